@@ -12,9 +12,9 @@ from cir_utils.errors import InputError
 def resolve_device(name: str = "auto") -> torch.device:
     """The device for ``auto``, ``cpu``, ``cuda`` or ``cuda:<index>``.
 
-    ``auto`` is the first CUDA device where there is one, else the CPU. ``cuda`` is ``cuda:0``, so that equal devices
-    compare equal. Raises :class:`InputError` for another name and for a device that this machine does not have.
-    """
+    ``auto`` is the first CUDA device where there is one, else the CPU. ``cuda`` is ``cuda:0``, so that equal
+    devices compare equal. Raises :class:`InputError` for another name and for a device that this machine does
+    not have."""
     if name == "cpu":
         return torch.device("cpu")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -26,5 +26,7 @@ def resolve_device(name: str = "auto") -> torch.device:
     index = int(match.group(1) or 0)
     if index >= count:
         have = "no CUDA device" if count == 0 else f"{count} CUDA device(s), cuda:0 to cuda:{count - 1}"
-        raise InputError(f"device {name!r} is not here: this machine has {have}; use --device cpu or --device auto")
+        raise InputError(
+            f"device {name!r} is not here: this machine has {have}; use --device cpu or --device auto"
+        )
     return torch.device("cuda", index)

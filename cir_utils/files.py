@@ -17,11 +17,11 @@ MEND_SHIPPED = "reinstall cir_utils, or in a git checkout restore it with `git c
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> None:
-    """Write ``content`` (text as UTF-8) to ``path`` so that a reader sees the old file or the new one, never a part.
+    """Write ``content`` (text as UTF-8) to ``path`` so that a reader sees the old file or the new one, never
+    a part.
 
-    Missing parent folders are made. The bytes go to a temporary name in the same folder, are flushed to disk, and are
-    renamed. The permissions are those of an ordinary new file.
-    """
+    Missing parent folders are made. The bytes go to a temporary name in the same folder, are flushed to disk,
+    and are renamed. The permissions are those of an ordinary new file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode("utf-8") if isinstance(content, str) else content
@@ -39,12 +39,14 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
 
 
 def write_json_atomic(path: Path | str, value: Any) -> None:
-    """Write ``value`` as indented UTF-8 JSON with a final newline, atomically. NaN and infinity raise ``ValueError``."""
+    """Write ``value`` as indented UTF-8 JSON with a final newline, atomically. NaN and infinity raise
+    ``ValueError``."""
     write_atomic(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
 def sha256_file(path: Path | str) -> str:
-    """The SHA-256 of a file's bytes, 64 lower-case hex digits. Raises ``OSError`` when the file cannot be read."""
+    """The SHA-256 of a file's bytes, 64 lower-case hex digits. Raises ``OSError`` when the file cannot be
+    read."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -55,18 +57,20 @@ def sha256_text(text: str) -> str:
 
 
 def read_json(path: Path | str, what: str = "file") -> Any:
-    """Read a UTF-8 JSON file (a byte-order mark is tolerated); repeated keys are an error, as they hide entries.
+    """Read a UTF-8 JSON file (a byte-order mark is tolerated); repeated keys are an error, as they hide
+    entries.
 
-    ``what`` names the file's role in messages. Raises :class:`InputError` when the file is missing, is not UTF-8, is not
-    JSON, or repeats a key.
-    """
+    ``what`` names the file's role in messages. Raises :class:`InputError` when the file is missing, is not
+    UTF-8, is not JSON, or repeats a key."""
     path = Path(path)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                raise InputError(f"{what} {path}: the key {key!r} occurs twice in one object; keep one of the entries")
+                raise InputError(
+                    f"{what} {path}: the key {key!r} occurs twice in one object; keep one of the entries"
+                )
             found[key] = value
         return found
 
@@ -79,7 +83,9 @@ def read_json(path: Path | str, what: str = "file") -> Any:
     except UnicodeDecodeError as error:
         raise InputError(f"{what} {path} is not UTF-8 (byte {error.start}); save it again as UTF-8") from None
     except OSError as error:
-        raise InputError(f"{what} {path} cannot be read ({error.strerror}); check the path and its permissions") from None
+        raise InputError(
+            f"{what} {path} cannot be read ({error.strerror}); check the path and its permissions"
+        ) from None
     try:
         return json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
@@ -88,17 +94,22 @@ def read_json(path: Path | str, what: str = "file") -> Any:
             "fetch or write the file again"
         ) from None
     except RecursionError:
-        raise InputError(f"{what} {path} is nested too deeply to be a {what}; check that it is the right file") from None
+        raise InputError(
+            f"{what} {path} is nested too deeply to be a {what}; check that it is the right file"
+        ) from None
 
 
 def write_manifest(folder: Path | str, files: Iterable[Path | str] | None = None) -> Path:
-    """Write ``SHA256SUMS`` for ``files`` (default: every file below ``folder`` but hidden ones) and return its path."""
+    """Write ``SHA256SUMS`` for ``files`` (default: every file below ``folder`` but hidden ones) and return
+    its path."""
     folder = Path(folder)
     chosen = folder.rglob("*") if files is None else (folder / file for file in files)
     names = sorted(
         path.relative_to(folder).as_posix()
         for path in chosen
-        if path.is_file() and path.name != MANIFEST and not any(p.startswith(".") for p in path.relative_to(folder).parts)
+        if path.is_file()
+        and path.name != MANIFEST
+        and not any(p.startswith(".") for p in path.relative_to(folder).parts)
     )
     write_atomic(folder / MANIFEST, "".join(f"{sha256_file(folder / name)}  {name}\n" for name in names))
     return folder / MANIFEST
@@ -107,9 +118,8 @@ def write_manifest(folder: Path | str, files: Iterable[Path | str] | None = None
 def verify_manifest(folder: Path | str, mend: str = MEND_SHIPPED) -> list[str]:
     """Check every file that ``folder/SHA256SUMS`` lists (the format of ``sha256sum``) and return their names.
 
-    Raises :class:`InputError` that names the first missing, damaged or unreadable file (or the manifest itself) and says
-    ``mend``. Files that the manifest does not list are not looked at.
-    """
+    Raises :class:`InputError` that names the first missing, damaged or unreadable file (or the manifest
+    itself) and says ``mend``. Files that the manifest does not list are not looked at."""
     folder = Path(folder)
     manifest = folder / MANIFEST
     try:

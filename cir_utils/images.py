@@ -1,0 +1,89 @@
+"""The one way an image file becomes pixels: the same for CLIP, the MLLM and the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from cir_utils.errors import InputError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+MAX_PIXELS = 50_000_000
+
+
+def load_image(path: Path | str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Read an image file as an RGB picture of 8 bits a channel (``PIL.Image``, mode ``RGB``, fully decoded).
+
+    The EXIF orientation is applied. Transparent pixels are laid on white. An animation gives its first frame.
+    Grey, palette, CMYK and one-bit pictures are converted; of 16 bits the upper eight are kept. Colour
+    profiles are ignored, as CLIP's and Qwen's own preprocessing do. The format is told by content, not by the
+    file's extension.
+
+    Raises :class:`InputError`, naming the file, when it is missing, empty, truncated, no image (an HTML page
+    saved by a failed download is called that), of a format outside ``FORMATS``, or larger than
+    ``max_pixels``."""
+    path = Path(path)
+    if not path.is_file():
+        kind = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise InputError(f"image {path} {kind}; check the benchmark's folder")
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise InputError(
+                    f"image {path} has {width} x {height} pixels, more than the {max_pixels} allowed; "
+                    "make it smaller or raise max_pixels"
+                )
+            image.load()
+            return _as_rgb(_upright(image))
+    except UnidentifiedImageError:
+        raise InputError(f"image {path} {_what_it_is(path)}; fetch the file again") from None
+    except Image.DecompressionBombError:
+        raise InputError(
+            f"image {path} has more than the {max_pixels} pixels allowed; make it smaller"
+        ) from None
+    except InputError:
+        raise
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError) as error:
+        # Pillow raises all of these on damaged files, by format.
+        raise InputError(f"image {path} is damaged or incomplete ({error}); fetch the file again") from None
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Apply the EXIF orientation; unreadable EXIF data count as none."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # a damaged tag block raises whatever its bytes lead to; the pixels are still good
+        return image.copy()
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    """Convert any mode to RGB, transparency on white."""
+    if image.mode.startswith(("I", "F")):
+        values = np.nan_to_num(np.asarray(image).astype(np.float64))
+        if image.mode.startswith("I;16") or values.max(initial=0) > 255:
+            values = values // 256
+        image = Image.fromarray(values.clip(0, 255).astype(np.uint8))
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+    return image.convert("RGB")
+
+
+def _what_it_is(path: Path) -> str:
+    """Say what stands in a file that is no image."""
+    with open(path, "rb") as stream:
+        head = stream.read(512)
+    if not head:
+        return "is empty (0 bytes)"
+    if (
+        head.lstrip(b"\xef\xbb\xbf \t\r\n")
+        .lower()
+        .startswith((b"<!doctype html", b"<html", b"<?xml", b"<head"))
+    ):
+        return "holds an HTML or XML page, not an image"
+    if head.startswith(b"version https://git-lfs"):
+        return "is a Git LFS pointer, not the image itself"
+    return f"is not an image of a known format ({', '.join(FORMATS)})"

@@ -1,0 +1,26 @@
+"""Shared fixtures. Nothing in the tests may reach the network."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+from pathlib import Path  # noqa: E402
+
+import pytest  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def real_annotations() -> Path:
+    """The folder of published annotation files, named by ``CIR_REAL_ANNOTATIONS``."""
+    folder = os.environ.get("CIR_REAL_ANNOTATIONS")
+    if not folder:
+        pytest.skip("CIR_REAL_ANNOTATIONS is not set: no published annotation files to read")
+    path = Path(folder)
+    if not path.is_dir():
+        pytest.fail(f"CIR_REAL_ANNOTATIONS names {path}, which is not a folder")
+    return path
