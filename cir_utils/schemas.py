@@ -253,7 +253,8 @@ def parse_truth(text: str | bool) -> bool | None:
 
 _NOTHING = {"", "none", "n/a", "nothing", "null", "no", "-"}
 _REFUSALS = re.compile(
-    # --- how it is done ------------------------------------------------------------------------------
+    r"^\W*(i('?m| am) (very |so )?sorry|sorry\b|i ?(can'?t|cannot|can not|won'?t)\b|"
+    r"i('?m| am) (unable|not able)|"
     r"as an ai\b|unfortunately,? i\b|i must decline)",
     re.IGNORECASE,
 )
