@@ -1,0 +1,157 @@
+"""The cache of answers: what its key holds, what it keeps, several processes, and speed."""
+
+import multiprocessing
+import os
+import sqlite3
+import time
+
+import pytest
+
+from cir_utils.errors import InputError
+from cir_utils.response_cache import (
+    ImageHashes,
+    ResponseCache,
+    StoredAnswer,
+    StoredVerdict,
+    answer_key,
+    verdict_key,
+    verdict_keys,
+)
+
+KEY = {
+    "model": "m@1",
+    "prompt": "p",
+    "images": ("a", "b"),
+    "max_new_tokens": 8,
+    "temperature": 0.5,
+    "seed": 1,
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "m@2"},
+        {"prompt": "p "},
+        {"images": ("b", "a")},
+        {"images": ("a",)},
+        {"images": ("ab",)},
+        {"max_new_tokens": 9},
+        {"temperature": 0.0},
+        {"seed": 2},
+    ],
+)
+def test_everything_that_decides_the_answer_is_in_the_key(change):
+    assert len(answer_key(**KEY)) == 32 and answer_key(**KEY) == answer_key(**KEY)
+    assert answer_key(**{**KEY, **change}) != answer_key(**KEY)
+
+
+def test_a_greedy_answer_does_not_depend_on_the_seed():
+    greedy = {**KEY, "temperature": 0.0}
+    assert answer_key(**greedy) == answer_key(**{**greedy, "seed": 9})
+
+
+def test_verdict_keys_tell_prefix_from_statement():
+    assert verdict_keys("m", "ab", ["i"], ["c", "d"]) == [
+        verdict_key("m", "ab", ["i"], "c"),
+        verdict_key("m", "ab", ["i"], "d"),
+    ]
+    assert verdict_key("m", "ab", [], "c") != verdict_key("m", "a", [], "bc")
+    assert verdict_key("m", "ab", ["i"], "c") != verdict_key("m", "ab", [], "c")
+
+
+def test_answers_and_verdicts_come_back_and_are_counted(tmp_path):
+    answer = StoredAnswer(
+        '{"a": "ü \ud83d"}'.encode("utf-8", "replace").decode(), "length", 7, 3, "cut", "caption"
+    )
+    with ResponseCache(tmp_path / "deep" / "answers.sqlite") as cache:
+        assert cache.get_answers([b"1" * 32]) == {}
+        cache.put_answers({b"1" * 32: answer})
+        cache.put_verdicts({b"1" * 32: StoredVerdict(0.25, 40)})
+    with ResponseCache(tmp_path / "deep" / "answers.sqlite") as cache:
+        assert cache.get_answers([b"2" * 32, b"1" * 32, b"1" * 32]) == {b"1" * 32: answer}
+        assert (cache.hits, cache.misses) == (2, 1)
+        assert cache.get_verdicts([b"1" * 32])[b"1" * 32].p_true == 0.25
+        assert cache.counts() == {"answers": 1, "verdicts": 1}
+        cache.put_verdicts({b"1" * 32: StoredVerdict(0.5, 41)})
+        assert cache.get_verdicts([b"1" * 32]) == {b"1" * 32: StoredVerdict(0.5, 41)}
+
+
+def test_in_memory_without_a_path():
+    cache = ResponseCache()
+    cache.put_verdicts({b"k": StoredVerdict(1.0, 1)})
+    assert cache.counts() == {"answers": 0, "verdicts": 1}
+
+
+def test_bulk_speed(tmp_path):
+    """At least 20,000 rows a second each way (a loose bound: ten times that is usual)."""
+    cache = ResponseCache(tmp_path / "answers.sqlite")
+    keys = verdict_keys("m", "prefix", ["i"], [f"statement {i}" for i in range(20_000)])
+    start = time.perf_counter()
+    cache.put_verdicts({key: StoredVerdict(i / 20_000, i) for i, key in enumerate(keys)})
+    written = time.perf_counter()
+    found = cache.get_verdicts(keys)
+    read = time.perf_counter()
+    assert found[keys[777]] == StoredVerdict(777 / 20_000, 777) and len(found) == 20_000
+    assert written - start < 1.0 and read - written < 1.0
+
+
+def _write(path, worker):
+    with ResponseCache(path) as cache:
+        for block in range(10):
+            cache.put_verdicts(
+                {f"{worker} {block} {i}".encode(): StoredVerdict(0.5, worker) for i in range(50)}
+            )
+
+
+def test_several_processes_write_one_file(tmp_path):
+    path = tmp_path / "answers.sqlite"
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_write, args=(path, worker)) for worker in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert ResponseCache(path).counts()["verdicts"] == 1500
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    cache = ResponseCache(tmp_path / "answers.sqlite")
+
+    class Broken(dict):
+        def items(self):
+            yield b"good", StoredVerdict(0.5, 1)
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError):
+        cache.put_verdicts(Broken())
+    assert cache.counts()["verdicts"] == 0
+    cache.put_verdicts({b"next": StoredVerdict(0.5, 1)})
+
+
+def test_damaged_foreign_and_unwritable_files_are_input_errors(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("these are notes, and no database at all " * 50)
+    with pytest.raises(InputError, match="notes.txt is damaged or no cache .*; move it away"):
+        ResponseCache(text)
+    newer = tmp_path / "newer.sqlite"
+    with sqlite3.connect(newer) as connection:
+        connection.execute("PRAGMA user_version=99")
+    with pytest.raises(InputError, match="has format 99, not 1"):
+        ResponseCache(newer)
+    with pytest.raises(InputError, match="choose another folder|can be written"):
+        ResponseCache(text / "answers.sqlite")
+
+
+def test_image_hashes_follow_the_bytes(tmp_path):
+    hashes = ImageHashes()
+    picture = tmp_path / "a.png"
+    picture.write_bytes(b"one")
+    first = hashes(picture)
+    assert hashes(str(picture)) == first and len(first) == 64
+    picture.write_bytes(b"three")
+    os.utime(picture, ns=(1, 1))
+    assert hashes(picture) != first
+    with pytest.raises(InputError, match="b.png cannot be read"):
+        hashes(tmp_path / "b.png")
