@@ -14,7 +14,8 @@ def resolve_device(name: str = "auto") -> torch.device:
 
     ``auto`` is the first CUDA device where there is one, else the CPU. ``cuda`` is ``cuda:0``, so that equal
     devices compare equal. Raises :class:`InputError` for another name and for a device that this machine does
-    not have."""
+    not have.
+    """
     if name == "cpu":
         return torch.device("cpu")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

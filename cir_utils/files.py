@@ -21,7 +21,8 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
     a part.
 
     Missing parent folders are made. The bytes go to a temporary name in the same folder, are flushed to disk,
-    and are renamed. The permissions are those of an ordinary new file."""
+    and are renamed. The permissions are those of an ordinary new file.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode("utf-8") if isinstance(content, str) else content
@@ -40,13 +41,15 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
 
 def write_json_atomic(path: Path | str, value: Any) -> None:
     """Write ``value`` as indented UTF-8 JSON with a final newline, atomically. NaN and infinity raise
-    ``ValueError``."""
+    ``ValueError``.
+    """
     write_atomic(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
 def sha256_file(path: Path | str) -> str:
     """The SHA-256 of a file's bytes, 64 lower-case hex digits. Raises ``OSError`` when the file cannot be
-    read."""
+    read.
+    """
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -61,7 +64,8 @@ def read_json(path: Path | str, what: str = "file") -> Any:
     entries.
 
     ``what`` names the file's role in messages. Raises :class:`InputError` when the file is missing, is not
-    UTF-8, is not JSON, or repeats a key."""
+    UTF-8, is not JSON, or repeats a key.
+    """
     path = Path(path)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -101,7 +105,8 @@ def read_json(path: Path | str, what: str = "file") -> Any:
 
 def write_manifest(folder: Path | str, files: Iterable[Path | str] | None = None) -> Path:
     """Write ``SHA256SUMS`` for ``files`` (default: every file below ``folder`` but hidden ones) and return
-    its path."""
+    its path.
+    """
     folder = Path(folder)
     chosen = folder.rglob("*") if files is None else (folder / file for file in files)
     names = sorted(
@@ -119,7 +124,8 @@ def verify_manifest(folder: Path | str, mend: str = MEND_SHIPPED) -> list[str]:
     """Check every file that ``folder/SHA256SUMS`` lists (the format of ``sha256sum``) and return their names.
 
     Raises :class:`InputError` that names the first missing, damaged or unreadable file (or the manifest
-    itself) and says ``mend``. Files that the manifest does not list are not looked at."""
+    itself) and says ``mend``. Files that the manifest does not list are not looked at.
+    """
     folder = Path(folder)
     manifest = folder / MANIFEST
     try:

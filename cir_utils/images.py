@@ -23,7 +23,8 @@ def load_image(path: Path | str, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
     Raises :class:`InputError`, naming the file, when it is missing, empty, truncated, no image (an HTML page
     saved by a failed download is called that), of a format outside ``FORMATS``, or larger than
-    ``max_pixels``."""
+    ``max_pixels``.
+    """
     path = Path(path)
     if not path.is_file():
         kind = "is a folder, not a file" if path.is_dir() else "does not exist"
