@@ -156,12 +156,13 @@ class ResponseCache:
                 yield self._connection
             except sqlite3.OperationalError as error:
                 raise InputError(
-                    f"response cache {self.path}: {error}; check that its folder can be written and has room, "
-                    "and that no other program holds the file"
+                    f"response cache {self.path}: {error}; check that its folder can be written and has "
+                    "room, and that no other program holds the file"
                 ) from None
             except sqlite3.DatabaseError as error:
                 raise InputError(
-                    f"response cache {self.path} is damaged or no cache ({error}); move it away, a new one is made"
+                    f"response cache {self.path} is damaged or no cache ({error}); move it away, "
+                    "a new one is made"
                 ) from None
 
     def _connect(self) -> sqlite3.Connection:
