@@ -94,7 +94,7 @@ FIXED_COLOURS: dict[str, RGB] = {
     "coffee": (92, 58, 40),
 }
 OBJECT_PARTS = ("main", "deep", "lift", "pattern", "rim", "ink", "centre", *FIXED_COLOURS)
-PAPER = np.array([250, 246, 236], np.float32)
+PAPER: RGB = (250, 246, 236)
 
 #: Background -> named colours, a little muted so that the main objects stand out.
 BACKGROUND_COLOURS: dict[str, dict[str, RGB]] = {
@@ -143,6 +143,7 @@ PROP_COLOURS: dict[str, RGB] = {
 }  # fmt: skip
 
 BACKGROUND_BASE, OBJECT_BASE, PROP_BASE = 0, 40, 80
+EMPTY = 255  # in a sprite: not part of the object
 INK_BACKGROUND = 39  # contour of background shapes in the styles that have one
 OBJECT_INDEX = {name: OBJECT_BASE + i for i, name in enumerate(OBJECT_PARTS)}
 PROP_INDEX = {name: PROP_BASE + i for i, name in enumerate(PROP_COLOURS)}
@@ -163,19 +164,24 @@ def _object_palette(colour: str, shade: str, style: str) -> tuple[RGB, ...]:
     """RGB of every entry of OBJECT_PARTS."""
     which = SHADES.index(shade)
     main = OBJECT_COLOURS[colour][which]
-    dark_object = _luminance(main) < 92
-    deep = _mix(main, (255, 255, 255), 0.28) if _luminance(main) < 60 else _mix(main, (20, 10, 30), 0.34)
-    if colour == "yellow":  # a darkened yellow turns olive: go towards amber instead
+    deep = _mix(main, (20, 10, 30), 0.36)
+    if colour in ("brown", "black") and shade == "dark":  # hardly darkens any more
+        deep = _mix(main, (255, 255, 255), 0.28)
+    elif colour == "yellow":  # a darkened yellow turns olive: go towards amber instead
         deep = _mix(main, (196, 118, 0), 0.6)
-    if colour == "white":
+    elif colour == "white":
         deep = _mix(main, (120, 132, 158), 0.5)
     lift = _mix(main, (255, 255, 255), 0.32)
+    ink: RGB = (172, 174, 182) if colour == "black" else (30, 24, 32)
+    light_rim, dark_rim = (255, 252, 242), _mix(main, (24, 16, 36), 0.74)
     if style == "outline":
-        ink: RGB = (176, 178, 186) if colour == "black" else (30, 24, 32)
-        rim: RGB = (255, 253, 244)
+        rim = light_rim
+    elif style == "flat":  # like cut paper
+        rim = _mix(main, (84, 92, 120), 0.75) if colour == "white" else light_rim
     else:
-        ink = (150, 150, 158) if colour == "black" else (74, 66, 74)
-        rim = (255, 250, 236) if dark_object else _mix(main, (24, 16, 36), 0.74)
+        rim = light_rim if _luminance(main) < 92 else dark_rim
+    if style == "hatched":
+        ink = (150, 150, 158) if colour == "black" else _mix(main, (50, 42, 54), 0.8)
     palette: dict[str, RGB] = {
         "main": main,
         "deep": deep,
@@ -245,11 +251,17 @@ def _rect(x0: float, y0: float, x1: float, y1: float, r: float = 0.07) -> Shape:
 def _spline(points: Sequence[tuple[float, float]], closed: bool, per: int = 6) -> Shape:
     """A Catmull-Rom curve through `points`."""
     p = np.array(points, float)
-    p = np.concatenate([p[-1:], p, p[:2]]) if closed else np.concatenate([2 * p[:1] - p[1:2], p, 2 * p[-1:] - p[-2:-1]])
+    p = (
+        np.concatenate([p[-1:], p, p[:2]])
+        if closed
+        else np.concatenate([2 * p[:1] - p[1:2], p, 2 * p[-1:] - p[-2:-1]])
+    )
     t = np.linspace(0, 1, per, endpoint=False)[:, None]
     out = []
     for a, b, c, d in zip(p[:-3], p[1:-2], p[2:-1], p[3:], strict=True):
-        out.append(0.5 * (2 * b + (c - a) * t + (2 * a - 5 * b + 4 * c - d) * t**2 + (3 * b - a - 3 * c + d) * t**3))
+        out.append(
+            0.5 * (2 * b + (c - a) * t + (2 * a - 5 * b + 4 * c - d) * t**2 + (3 * b - a - 3 * c + d) * t**3)
+        )
     if not closed:
         out.append(p[-2:-1])
     return np.concatenate(out)
@@ -289,7 +301,10 @@ def _turned(parts: list[Part], degrees: float) -> list[Part]:
 
 def _eye(x: float, y: float, r: float) -> list[Part]:
     """A white eye looking to the left."""
-    return [("eye", _ellipse(x, y, r, r * 1.1)), ("pupil", _ellipse(x - r * 0.25, y + r * 0.05, r * 0.6, r * 0.72))]
+    return [
+        ("eye", _ellipse(x, y, r, r * 1.1)),
+        ("pupil", _ellipse(x - r * 0.25, y + r * 0.05, r * 0.6, r * 0.72)),
+    ]
 
 
 # ------------------------------------------------------------------------------- the main objects, all facing left
@@ -300,7 +315,18 @@ def _cat(variant: int) -> list[Part]:
         hx, hy = -0.26, -0.42
         parts: list[Part] = [
             ("main", _stroke((0.4, 0.82), (0.84, 0.78), (0.93, 0.4), (0.72, 0.12), w=0.24, end=0.2)),
-            ("main", _blob((-0.36, -0.1), (0.15, -0.14), (0.5, 0.2), (0.64, 0.66), (0.5, 0.97), (-0.5, 0.97), (-0.5, 0.5))),
+            (
+                "main",
+                _blob(
+                    (-0.36, -0.1),
+                    (0.15, -0.14),
+                    (0.5, 0.2),
+                    (0.64, 0.66),
+                    (0.5, 0.97),
+                    (-0.5, 0.97),
+                    (-0.5, 0.5),
+                ),
+            ),
             ("deep", _stroke((0.5, 0.42), (0.18, 0.5), (0.1, 0.92), w=0.06)),
             ("deep", _stroke((-0.14, 0.5), (-0.16, 0.94), w=0.06)),
         ]
@@ -313,7 +339,18 @@ def _cat(variant: int) -> list[Part]:
             ("deep", _rect(0.3, 0.3, 0.5, 0.88)),
             ("main", _rect(-0.66, 0.2, -0.42, 0.95, r=0.1)),
             ("main", _rect(0.56, 0.2, 0.8, 0.95, r=0.1)),
-            ("main", _blob((-0.6, -0.14), (0.1, -0.14), (0.7, -0.16), (0.88, 0.16), (0.76, 0.5), (0.1, 0.48), (-0.62, 0.5))),
+            (
+                "main",
+                _blob(
+                    (-0.6, -0.14),
+                    (0.1, -0.14),
+                    (0.7, -0.16),
+                    (0.88, 0.16),
+                    (0.76, 0.5),
+                    (0.1, 0.48),
+                    (-0.62, 0.5),
+                ),
+            ),
         ]
         wide, tall = 0.44, 0.36
     for side in (-1, 1):
@@ -321,7 +358,10 @@ def _cat(variant: int) -> list[Part]:
         inner, outer = (hx + side * wide * 0.2, hy - tall * 0.8), (hx + side * wide * 0.98, hy - tall * 0.1)
         parts += [("main", _poly(inner, tip, outer))]
         mid = (hx + side * wide * 0.7, hy - tall * 0.6)
-        shrunk = [(m + (q - m) * 0.55, n + (s - n) * 0.55) for (q, s), (m, n) in ((p, mid) for p in (inner, tip, outer))]
+        shrunk = [
+            (m + (q - m) * 0.55, n + (s - n) * 0.55)
+            for (q, s), (m, n) in ((p, mid) for p in (inner, tip, outer))
+        ]
         parts += [("deep", _poly(*shrunk, r=0.04))]
     parts += [("main", _ellipse(hx, hy, wide, tall))]
     fx = hx - 0.08
@@ -330,7 +370,14 @@ def _cat(variant: int) -> list[Part]:
     for side in (-1, 1):
         for dy in (0.0, 0.1):
             parts += [
-                ("deep", _stroke((fx + side * 0.24, hy + 0.19 + dy * 0.6), (fx + side * 0.5, hy + 0.14 + dy * 1.4), w=0.035))
+                (
+                    "deep",
+                    _stroke(
+                        (fx + side * 0.24, hy + 0.19 + dy * 0.6),
+                        (fx + side * 0.5, hy + 0.14 + dy * 1.4),
+                        w=0.035,
+                    ),
+                )
             ]
     return parts
 
@@ -340,7 +387,18 @@ def _dog(variant: int) -> list[Part]:
         hx, hy = -0.1, -0.52
         parts: list[Part] = [
             ("main", _stroke((0.45, 0.8), (0.8, 0.72), (0.95, 0.36), w=0.22, end=0.12)),
-            ("main", _blob((-0.3, -0.2), (0.2, -0.2), (0.5, 0.2), (0.66, 0.68), (0.5, 0.97), (-0.44, 0.97), (-0.42, 0.4))),
+            (
+                "main",
+                _blob(
+                    (-0.3, -0.2),
+                    (0.2, -0.2),
+                    (0.5, 0.2),
+                    (0.66, 0.68),
+                    (0.5, 0.97),
+                    (-0.44, 0.97),
+                    (-0.42, 0.4),
+                ),
+            ),
             ("deep", _stroke((0.52, 0.42), (0.2, 0.5), (0.14, 0.92), w=0.06)),
             ("deep", _stroke((-0.12, 0.5), (-0.12, 0.94), w=0.06)),
         ]
@@ -352,7 +410,18 @@ def _dog(variant: int) -> list[Part]:
             ("deep", _rect(0.3, 0.3, 0.5, 0.9)),
             ("main", _rect(-0.6, 0.1, -0.34, 0.96, r=0.1)),
             ("main", _rect(0.58, 0.1, 0.84, 0.96, r=0.1)),
-            ("main", _blob((-0.56, -0.24), (0.0, -0.12), (0.7, -0.14), (0.88, 0.1), (0.8, 0.46), (0.1, 0.42), (-0.56, 0.52))),
+            (
+                "main",
+                _blob(
+                    (-0.56, -0.24),
+                    (0.0, -0.12),
+                    (0.7, -0.14),
+                    (0.88, 0.1),
+                    (0.8, 0.46),
+                    (0.1, 0.42),
+                    (-0.56, 0.52),
+                ),
+            ),
         ]
     parts += [
         ("deep", _stroke((hx - 0.16, hy + 0.46), (hx + 0.1, hy + 0.46), (hx + 0.34, hy + 0.36), w=0.13)),
@@ -430,15 +499,42 @@ def _wheel(x: float, y: float, r: float) -> list[Part]:
 def _car(variant: int) -> list[Part]:
     if variant == 0:  # hatchback
         parts: list[Part] = [
-            ("main", _blob((-0.56, 0.0), (-0.4, -0.42), (-0.1, -0.62), (0.5, -0.62), (0.84, -0.44), (0.96, 0.1), (0.2, 0.3))),
-            ("main", _poly((-1.0, 0.5), (-0.98, 0.1), (-0.62, -0.08), (0.9, -0.08), (1.0, 0.1), (1.0, 0.5), r=0.14)),
+            (
+                "main",
+                _blob(
+                    (-0.56, 0.0),
+                    (-0.4, -0.42),
+                    (-0.1, -0.62),
+                    (0.5, -0.62),
+                    (0.84, -0.44),
+                    (0.96, 0.1),
+                    (0.2, 0.3),
+                ),
+            ),
+            (
+                "main",
+                _poly(
+                    (-1.0, 0.5), (-0.98, 0.1), (-0.62, -0.08), (0.9, -0.08), (1.0, 0.1), (1.0, 0.5), r=0.14
+                ),
+            ),
             ("glass", _poly((-0.42, -0.06), (-0.26, -0.42), (0.08, -0.46), (0.08, -0.06))),
             ("glass", _poly((0.18, -0.06), (0.18, -0.46), (0.58, -0.46), (0.76, -0.06))),
         ]
     else:  # pickup
         parts = [
             ("main", _poly((-0.6, 0.0), (-0.46, -0.62), (0.16, -0.62), (0.2, 0.0), r=0.12)),
-            ("main", _poly((-1.0, 0.5), (-0.98, 0.06), (-0.66, -0.08), (0.12, -0.08), (0.16, -0.2), (1.0, -0.2), (1.0, 0.5))),
+            (
+                "main",
+                _poly(
+                    (-1.0, 0.5),
+                    (-0.98, 0.06),
+                    (-0.66, -0.08),
+                    (0.12, -0.08),
+                    (0.16, -0.2),
+                    (1.0, -0.2),
+                    (1.0, 0.5),
+                ),
+            ),
             ("glass", _poly((-0.44, -0.06), (-0.34, -0.46), (0.04, -0.46), (0.06, -0.06))),
             ("deep", _rect(0.18, -0.28, 1.02, -0.12)),
             ("deep", _rect(0.16, -0.12, 0.22, 0.42, r=0.02)),
@@ -493,7 +589,18 @@ def _bench(variant: int) -> list[Part]:
         ]
     else:  # solid arched back
         parts = legs + [
-            ("main", _blob((-0.94, 0.16), (-0.9, -0.32), (-0.4, -0.64), (0.4, -0.64), (0.9, -0.32), (0.94, 0.16), (0.0, 0.2))),
+            (
+                "main",
+                _blob(
+                    (-0.94, 0.16),
+                    (-0.9, -0.32),
+                    (-0.4, -0.64),
+                    (0.4, -0.64),
+                    (0.9, -0.32),
+                    (0.94, 0.16),
+                    (0.0, 0.2),
+                ),
+            ),
             ("deep", _stroke((-0.74, -0.26), (-0.36, -0.48), (0.36, -0.48), (0.74, -0.26), w=0.06)),
         ]
     parts += [
@@ -538,7 +645,9 @@ def _flower(variant: int) -> list[Part]:
         petals: list[Part] = []
         for i in range(8):
             a = np.deg2rad(45 * i + 12)
-            petals += [("main", _ellipse(x + 0.44 * np.cos(a), y + 0.44 * np.sin(a), 0.28, 0.21, turn=45 * i + 12))]
+            petals += [
+                ("main", _ellipse(x + 0.44 * np.cos(a), y + 0.44 * np.sin(a), 0.28, 0.21, turn=45 * i + 12))
+            ]
         rays: list[Part] = [
             ("deep", _stroke((x + 0.26 * c, y + 0.26 * s), (x + 0.42 * c, y + 0.42 * s), w=0.05))
             for c, s in ((np.cos(a), np.sin(a)) for a in np.deg2rad(45 * np.arange(8) + 12))
@@ -546,9 +655,23 @@ def _flower(variant: int) -> list[Part]:
         return stem + petals + rays + [("centre", _ellipse(x, y, 0.25))]
     return stem + [  # tulip
         ("deep", _poly((-0.5, -0.3), (-0.34, -0.98), (0.1, -0.6), (0.34, -0.96), (0.4, -0.2), (-0.1, 0.0))),
-        ("main", _blob((-0.82, -0.74), (-0.5, -0.62), (-0.16, -0.24), (-0.06, 0.24), (-0.4, 0.22), (-0.74, -0.12))),
+        (
+            "main",
+            _blob((-0.82, -0.74), (-0.5, -0.62), (-0.16, -0.24), (-0.06, 0.24), (-0.4, 0.22), (-0.74, -0.12)),
+        ),
         ("main", _blob((0.58, -0.76), (0.3, -0.62), (0.0, -0.24), (-0.2, 0.24), (0.18, 0.22), (0.52, -0.12))),
-        ("main", _blob((-0.14, -0.82), (0.16, -0.46), (0.2, -0.1), (0.0, 0.22), (-0.26, 0.22), (-0.46, -0.1), (-0.4, -0.5))),
+        (
+            "main",
+            _blob(
+                (-0.14, -0.82),
+                (0.16, -0.46),
+                (0.2, -0.1),
+                (0.0, 0.22),
+                (-0.26, 0.22),
+                (-0.46, -0.1),
+                (-0.4, -0.5),
+            ),
+        ),
         ("deep", _stroke((-0.14, -0.46), (-0.12, 0.02), w=0.05)),
     ]
 
@@ -557,7 +680,10 @@ def _cup(variant: int) -> list[Part]:
     if variant == 0:  # mug
         return [
             ("main", _stroke((0.36, -0.24), (0.78, -0.28), (0.92, 0.06), (0.76, 0.42), (0.34, 0.44), w=0.22)),
-            ("main", _poly((-0.84, -0.62), (0.5, -0.62), (0.46, 0.86), (0.2, 0.94), (-0.54, 0.94), (-0.8, 0.86))),
+            (
+                "main",
+                _poly((-0.84, -0.62), (0.5, -0.62), (0.46, 0.86), (0.2, 0.94), (-0.54, 0.94), (-0.8, 0.86)),
+            ),
             ("deep", _ellipse(-0.17, -0.62, 0.67, 0.2)),
             ("coffee", _ellipse(-0.17, -0.59, 0.55, 0.13)),
         ]
@@ -566,7 +692,12 @@ def _cup(variant: int) -> list[Part]:
         ("deep", _ellipse(-0.08, 0.74, 0.92, 0.2)),
         ("lift", _ellipse(-0.08, 0.69, 0.9, 0.17)),
         ("deep", _rect(-0.36, 0.52, 0.2, 0.74)),
-        ("main", _poly((-0.88, -0.4), (0.72, -0.4), (0.62, 0.14), (0.34, 0.54), (-0.5, 0.54), (-0.78, 0.14), r=0.2)),
+        (
+            "main",
+            _poly(
+                (-0.88, -0.4), (0.72, -0.4), (0.62, 0.14), (0.34, 0.54), (-0.5, 0.54), (-0.78, 0.14), r=0.2
+            ),
+        ),
         ("deep", _ellipse(-0.08, -0.4, 0.8, 0.2)),
         ("coffee", _ellipse(-0.08, -0.37, 0.67, 0.13)),
     ]
@@ -582,7 +713,18 @@ def _chair(variant: int) -> list[Part]:
             ("deep", _rect(-0.86, 0.2, -0.68, 0.86)),
             ("deep", _rect(-0.14, 0.4, 0.06, 1.0)),
             ("deep", _rect(0.6, 0.1, 0.78, 0.86)),
-            ("deep", _poly((-0.88, 0.18), (-0.04, 0.44), (0.78, 0.18), (0.78, 0.32), (-0.04, 0.6), (-0.88, 0.32), r=0.04)),
+            (
+                "deep",
+                _poly(
+                    (-0.88, 0.18),
+                    (-0.04, 0.44),
+                    (0.78, 0.18),
+                    (0.78, 0.32),
+                    (-0.04, 0.6),
+                    (-0.88, 0.32),
+                    r=0.04,
+                ),
+            ),
             ("main", _poly((-0.9, 0.14), (0.06, -0.06), (0.8, 0.16), (-0.06, 0.46))),
         ]
     return [  # armchair
@@ -605,7 +747,18 @@ def _lamp(variant: int) -> list[Part]:
             ("metal", _ellipse(0.82, 0.06, 0.13)),
             ("main", _poly((-0.1, 0.97), (-0.06, 0.8), (0.16, 0.7), (0.6, 0.7), (0.82, 0.8), (0.86, 0.97))),
             ("glow", _ellipse(-0.5, -0.14, 0.25)),
-            ("main", _poly((0.0, -1.0), (0.28, -0.72), (0.16, -0.4), (-0.02, 0.3), (-0.98, -0.52), (-0.32, -0.88), r=0.12)),
+            (
+                "main",
+                _poly(
+                    (0.0, -1.0),
+                    (0.28, -0.72),
+                    (0.16, -0.4),
+                    (-0.02, 0.3),
+                    (-0.98, -0.52),
+                    (-0.32, -0.88),
+                    r=0.12,
+                ),
+            ),
             ("deep", _stroke((-0.98, -0.5), (-0.04, 0.28), w=0.11)),
         ]
     return [  # table lamp
@@ -660,7 +813,12 @@ def _umbrella(variant: int) -> list[Part]:
         edge = np.linspace(0.98, -0.98, 33)[1:-1]
         scallops = np.stack([edge, 0.08 - 0.11 * np.abs(np.sin((edge + 0.98) / 1.96 * 4 * np.pi))], 1)
         parts: list[Part] = [
-            ("wood", _stroke((0.0, -0.9), (0.0, 0.2), (0.0, 0.76), (0.12, 0.92), (0.28, 0.86), (0.3, 0.72), w=0.11)),
+            (
+                "wood",
+                _stroke(
+                    (0.0, -0.9), (0.0, 0.2), (0.0, 0.76), (0.12, 0.92), (0.28, 0.86), (0.3, 0.72), w=0.11
+                ),
+            ),
             ("main", np.concatenate([dome, scallops])),
             ("deep", _stroke((-0.05, -0.74), (-0.38, -0.4), (-0.49, 0.04), w=0.055)),
             ("deep", _stroke((0.0, -0.74), (0.0, 0.04), w=0.055)),
@@ -669,7 +827,9 @@ def _umbrella(variant: int) -> list[Part]:
         return _turned(parts, -22)
     left = _spline([(0.0, -0.92), (-0.3, -0.46), (-0.98, 0.02)], closed=False)
     right = _spline([(0.98, 0.02), (0.3, -0.46), (0.0, -0.92)], closed=False)
-    fringe = np.array([(x, 0.02 + (0.17 if i % 2 == 0 else 0.04)) for i, x in enumerate(np.linspace(0.9, -0.9, 13))])
+    fringe = np.array(
+        [(x, 0.02 + (0.17 if i % 2 == 0 else 0.04)) for i, x in enumerate(np.linspace(0.9, -0.9, 13))]
+    )
     parts = [  # pointed parasol with a straight pole
         ("wood", _stroke((0.0, -0.98), (0.0, 0.96), w=0.11)),
         ("wood", _ellipse(0.0, 0.94, 0.12)),
@@ -753,7 +913,12 @@ def _apple() -> list[Part]:
 
 def _book() -> list[Part]:
     return [
-        ("navy", _poly((-0.94, -0.2), (0.5, -0.66), (0.96, 0.1), (0.96, 0.34), (-0.46, 0.86), (-0.94, 0.12), r=0.06)),
+        (
+            "navy",
+            _poly(
+                (-0.94, -0.2), (0.5, -0.66), (0.96, 0.1), (0.96, 0.34), (-0.46, 0.86), (-0.94, 0.12), r=0.06
+            ),
+        ),
         ("page", _poly((-0.42, 0.5), (0.9, 0.06), (0.9, 0.28), (-0.42, 0.74), r=0.03)),
         ("blue", _poly((-0.96, -0.22), (0.5, -0.68), (0.98, 0.06), (-0.44, 0.52), r=0.05)),
         ("yellow", _poly((-0.5, -0.12), (0.32, -0.38), (0.5, -0.1), (-0.3, 0.18), r=0.03)),
@@ -776,14 +941,28 @@ PROP_BUILDERS: dict[str, Callable[[], list[Part]]] = {
 
 
 @lru_cache(maxsize=None)
-def _packed(kind: str, variant: int) -> tuple[tuple[int, ...], Shape, tuple[int, ...]]:
-    """(palette index of each part, all outlines in one array, where each outline ends) of an object or a prop."""
+def _packed(kind: str, variant: int) -> tuple[tuple[int, ...], Shape, tuple[int, ...], tuple[bool, ...]]:
+    """(palette index of each part, all outlines in one array, where each outline ends, whether it is part of the
+    silhouette) of an object or a prop."""
     if kind in BUILDERS:
         parts, index = BUILDERS[kind](variant), OBJECT_INDEX
     else:
         parts, index = PROP_BUILDERS[kind](), PROP_INDEX
     ends = tuple(int(e) for e in np.cumsum([2 * len(shape) for _, shape in parts]))
-    return tuple(index[name] for name, _ in parts), np.concatenate([shape for _, shape in parts]), ends
+    outer = tuple(_reaches_out(i, [shape for _, shape in parts]) for i in range(len(parts)))
+    return tuple(index[name] for name, _ in parts), np.concatenate([shape for _, shape in parts]), ends, outer
+
+
+def _reaches_out(which: int, shapes: Sequence[Shape]) -> bool:
+    """Whether an outline comes near the edge of the silhouette that the other shapes make together."""
+    image = Image.new("L", (120, 120))
+    draw = ImageDraw.Draw(image)
+    for i, shape in enumerate(shapes):
+        if i != which:
+            draw.polygon((shape * 48 + 60).ravel().tolist(), fill=255)
+    inside = np.asarray(image.filter(ImageFilter.MinFilter(5))) > 0
+    x, y = np.clip(np.round(shapes[which] * 48 + 60), 0, 119).astype(int).T
+    return not inside[y, x].all()
 
 
 # -------------------------------------------------------------------------------------------------------------- sprites
@@ -799,7 +978,15 @@ def _pattern_mask(pattern: str, half: int) -> Image.Image:
         step, slant = 0.46 * half, 0.5 * half
         for i in range(-4, int(side / step) + 4):
             x = i * step
-            draw.polygon([(x + slant, 0), (x + slant + step * 0.46, 0), (x - slant + step * 0.46, side), (x - slant, side)], fill=255)
+            draw.polygon(
+                [
+                    (x + slant, 0),
+                    (x + slant + step * 0.46, 0),
+                    (x - slant + step * 0.46, side),
+                    (x - slant, side),
+                ],
+                fill=255,
+            )
     else:
         step, r = 0.5 * half, 0.155 * half
         for row in range(int(side / step / 0.8) + 2):
@@ -809,14 +996,9 @@ def _pattern_mask(pattern: str, half: int) -> Image.Image:
     return image
 
 
-def _lut(chosen: Callable[[int], bool]) -> list[int]:
-    return [255 if chosen(i) else 0 for i in range(256)]
-
-
-_IS_SOLID = _lut(lambda i: i != 255)
-_IS_MAIN = _lut(lambda i: i == OBJECT_INDEX["main"])
-_IS_OBJECT = _lut(lambda i: OBJECT_BASE <= i < PROP_BASE)
-_IS_FIGURE = _lut(lambda i: i >= OBJECT_BASE)
+def _mask(chosen: np.ndarray) -> Image.Image:
+    """A boolean array as an L image of 0 and 255."""
+    return Image.fromarray(chosen.view(np.uint8) * np.uint8(255))
 
 
 def _sprite(
@@ -828,26 +1010,27 @@ def _sprite(
     rim: tuple[int, int],
     ink: tuple[int, int],
 ) -> Image.Image:
-    """One object or prop as an index image; 255 is empty.
+    """One object or prop as an index image (EMPTY around it).
 
     `half` is the length of one unit in pixels; `rim` and `ink` are (index, width): the rim lies around the whole
     silhouette, the ink (width 0: none) around each part.
     """
-    indices, points, ends = _packed(kind, variant)
+    indices, points, ends, outer = _packed(kind, variant)
     a = np.deg2rad(degrees)
     cos, sin = half * np.cos(a), half * np.sin(a)
     flip = -1.0 if mirrored else 1.0
     centre = int(half * 1.2) + rim[1]
     flat = (points @ np.array([[flip * cos, flip * sin], [-sin, cos]]) + centre).ravel().tolist()
-    image = Image.new("L", (2 * centre, 2 * centre), 255)
+    image = Image.new("L", (2 * centre, 2 * centre), EMPTY)
     draw = ImageDraw.Draw(image)
     outlines = []
     start = 0
     for end in ends:
         outlines.append(flat[start:end] + flat[start : start + 4])
         start = end
-    for outline in outlines:
-        draw.line(outline, fill=rim[0], width=2 * rim[1])
+    for outline, at_edge in zip(outlines, outer, strict=True):
+        if at_edge:
+            draw.line(outline, fill=rim[0], width=2 * rim[1])
     for index, outline in zip(indices, outlines, strict=True):
         draw.polygon(outline, fill=index)
         if ink[1]:
@@ -863,11 +1046,11 @@ def _layout(count: int, rng: np.random.Generator) -> tuple[float, list[tuple[flo
         return 0.232, [(0.265, 0.42), (0.735, 0.5)] if rng.random() < 0.5 else [(0.265, 0.5), (0.735, 0.42)]
     if count == 3:
         if rng.random() < 0.6:
-            return 0.212, [(0.245, 0.29), (0.755, 0.29), (0.5, 0.7)]
-        return 0.2, [(0.5, 0.25), (0.23, 0.55), (0.77, 0.55)]
+            return 0.205, [(0.25, 0.28), (0.75, 0.28), (0.5, 0.7)]
+        return 0.196, [(0.5, 0.25), (0.235, 0.55), (0.765, 0.55)]
     if rng.random() < 0.6:
-        return 0.182, [(0.29, 0.25), (0.71, 0.25), (0.29, 0.64), (0.71, 0.64)]
-    return 0.182, [(0.5, 0.215), (0.21, 0.47), (0.79, 0.47), (0.5, 0.74)]
+        return 0.175, [(0.28, 0.235), (0.72, 0.235), (0.28, 0.645), (0.72, 0.645)]
+    return 0.175, [(0.5, 0.21), (0.21, 0.47), (0.79, 0.47), (0.5, 0.745)]
 
 
 # ---------------------------------------------------------------------------------------------------------- backgrounds
@@ -877,7 +1060,7 @@ class _Board:
     """The index canvas with the colour names of one background; coordinates are shares of the picture's width."""
 
     def __init__(self, side: int, background: str, ink: int):
-        self.image = Image.new("L", (side, side))
+        self.image = Image.new("P", (side, side))
         self.draw = ImageDraw.Draw(self.image)
         self.side = side
         self.ink = ink
@@ -894,7 +1077,9 @@ class _Board:
         outline = INK_BACKGROUND if self.ink and ink else None
         self.draw.rectangle((x0 * s, y0 * s, x1 * s, y1 * s), self.index[name], outline, max(1, self.ink))
 
-    def disc(self, name: str, x: float, y: float, rx: float, ry: float | None = None, ink: bool = True) -> None:
+    def disc(
+        self, name: str, x: float, y: float, rx: float, ry: float | None = None, ink: bool = True
+    ) -> None:
         s, ry = self.side, rx if ry is None else ry
         outline = INK_BACKGROUND if self.ink and ink else None
         box = ((x - rx) * s, (y - ry) * s, (x + rx) * s, (y + ry) * s)
@@ -902,7 +1087,9 @@ class _Board:
 
     def line(self, name: str, points: Sequence[tuple[float, float]], width: float) -> None:
         s = self.side
-        self.draw.line([(x * s, y * s) for x, y in points], fill=self.index[name], width=max(1, round(width * s)))
+        self.draw.line(
+            [(x * s, y * s) for x, y in points], fill=self.index[name], width=max(1, round(width * s))
+        )
 
     def hill(self, name: str, base: float, height: float, waves: float, phase: float) -> None:
         """Everything below a wavy line."""
@@ -980,11 +1167,18 @@ def _autumn(b: _Board, rng: np.random.Generator) -> None:
         b.disc(name, x, y + 0.3 * r, r, r * 0.7, ink=False)
     b.hill("ground", ground, 0.02, 1.2, rng.uniform(0, 6))
     b.hill("path", 0.8, 0.03, 0.6, rng.uniform(0, 6))
-    places = rng.uniform((0, ground + 0.04), (1, 0.99), (26, 2)).tolist() + rng.uniform((0, 0.2), (1, 0.5), (6, 2)).tolist()
+    places = (
+        rng.uniform((0, ground + 0.04), (1, 0.99), (26, 2)).tolist()
+        + rng.uniform((0, 0.2), (1, 0.5), (6, 2)).tolist()
+    )
     turns = rng.uniform(0, np.pi, len(places)).tolist()
     for i, ((x, y), turn) in enumerate(zip(places, turns, strict=True)):
         c, s = 0.034 * np.cos(turn), 0.034 * np.sin(turn)
-        b.poly(("leaf", "leaf2", "leaf3")[i % 3], [(x - c, y - s), (x - s * 0.5, y + c * 0.5), (x + c, y + s), (x + s * 0.5, y - c * 0.5)], ink=False)
+        b.poly(
+            ("leaf", "leaf2", "leaf3")[i % 3],
+            [(x - c, y - s), (x - s * 0.5, y + c * 0.5), (x + c, y + s), (x + s * 0.5, y - c * 0.5)],
+            ink=False,
+        )
 
 
 def _fir(b: _Board, x: float, base: float, tall: float) -> None:
@@ -992,7 +1186,16 @@ def _fir(b: _Board, x: float, base: float, tall: float) -> None:
     for k, wide in ((0.0, 0.34), (0.3, 0.27), (0.58, 0.19)):
         low, high, w = base - tall * k - 0.02, base - tall * (k + 0.46), wide * tall
         b.poly("fir", [(x - w, low), (x, high), (x + w, low)])
-        b.poly("snow", [(x - w * 0.42, high + (low - high) * 0.44), (x, high), (x + w * 0.42, high + (low - high) * 0.44), (x, high + (low - high) * 0.3)], ink=False)
+        b.poly(
+            "snow",
+            [
+                (x - w * 0.42, high + (low - high) * 0.44),
+                (x, high),
+                (x + w * 0.42, high + (low - high) * 0.44),
+                (x, high + (low - high) * 0.3),
+            ],
+            ink=False,
+        )
 
 
 def _snowy(b: _Board, rng: np.random.Generator) -> None:
@@ -1071,8 +1274,18 @@ def _cactus(b: _Board, x: float, base: float, tall: float, flip: float) -> None:
                 for px, py in points:
                     b.draw.ellipse(((px - r) * s, (py - r) * s, (px + r) * s, (py + r) * s), fill=name)
 
-    limb([(x, base - tall * 0.4), (x + flip * 0.1, base - tall * 0.4), (x + flip * 0.1, base - tall * 0.7)], w * 0.6)
-    limb([(x, base - tall * 0.55), (x - flip * 0.095, base - tall * 0.55), (x - flip * 0.095, base - tall * 0.85)], w * 0.6)
+    limb(
+        [(x, base - tall * 0.4), (x + flip * 0.1, base - tall * 0.4), (x + flip * 0.1, base - tall * 0.7)],
+        w * 0.6,
+    )
+    limb(
+        [
+            (x, base - tall * 0.55),
+            (x - flip * 0.095, base - tall * 0.55),
+            (x - flip * 0.095, base - tall * 0.85),
+        ],
+        w * 0.6,
+    )
     limb([(x, base), (x, base - tall)], w)
     for k in (0.25, 0.5, 0.75):
         b.line("spine", [(x, base - tall * k), (x, base - tall * (k + 0.12))], 0.014)
@@ -1083,7 +1296,22 @@ def _desert(b: _Board, rng: np.random.Generator) -> None:
     left = rng.random() < 0.5
     b.disc("sun", 0.82 if left else 0.18, 0.14, 0.12)
     phase = rng.uniform(0, 6)
-    b.poly("far", [(-0.02, 0.5), (-0.02, 0.4), (0.1, 0.34), (0.26, 0.34), (0.36, 0.45), (0.6, 0.45), (0.7, 0.38), (0.88, 0.38), (1.02, 0.46), (1.02, 0.6), (-0.02, 0.6)])
+    b.poly(
+        "far",
+        [
+            (-0.02, 0.5),
+            (-0.02, 0.4),
+            (0.1, 0.34),
+            (0.26, 0.34),
+            (0.36, 0.45),
+            (0.6, 0.45),
+            (0.7, 0.38),
+            (0.88, 0.38),
+            (1.02, 0.46),
+            (1.02, 0.6),
+            (-0.02, 0.6),
+        ],
+    )
     b.hill("dune", 0.5, 0.05, 0.8, phase)
     _cactus(b, 0.12 if left else 0.88, 0.62, 0.46 + rng.uniform(-0.03, 0.03), 1.0)
     _cactus(b, 0.93 if left else 0.07, 0.6, 0.26 + rng.uniform(-0.03, 0.03), -0.8)
@@ -1105,12 +1333,28 @@ def _room(b: _Board, rng: np.random.Generator) -> None:
     b.rect("pane", wx + 0.03, 0.08, wx + 0.31, 0.39)
     b.rect("frame", wx + 0.16, 0.05, wx + 0.18, 0.42, ink=False)
     b.rect("frame", wx + 0.02, 0.22, wx + 0.32, 0.24, ink=False)
-    b.poly("curtain", [(wx - 0.03, 0.02), (wx + 0.1, 0.02), (wx + 0.06, 0.26), (wx + 0.03, 0.46), (wx - 0.03, 0.46)])
-    b.poly("curtain", [(wx + 0.37, 0.02), (wx + 0.24, 0.02), (wx + 0.28, 0.26), (wx + 0.31, 0.46), (wx + 0.37, 0.46)])
+    b.poly(
+        "curtain",
+        [(wx - 0.03, 0.02), (wx + 0.1, 0.02), (wx + 0.06, 0.26), (wx + 0.03, 0.46), (wx - 0.03, 0.46)],
+    )
+    b.poly(
+        "curtain",
+        [(wx + 0.37, 0.02), (wx + 0.24, 0.02), (wx + 0.28, 0.26), (wx + 0.31, 0.46), (wx + 0.37, 0.46)],
+    )
     px, py = (0.74 if left else 0.04) + rng.uniform(-0.02, 0.02), 0.07 + rng.uniform(-0.02, 0.02)
     b.rect("frame", px, py, px + 0.22, py + 0.26)
     b.rect("picture", px + 0.03, py + 0.03, px + 0.19, py + 0.23)
-    b.poly("motif", [(px + 0.03, py + 0.23), (px + 0.08, py + 0.11), (px + 0.12, py + 0.17), (px + 0.15, py + 0.13), (px + 0.19, py + 0.23)], ink=False)
+    b.poly(
+        "motif",
+        [
+            (px + 0.03, py + 0.23),
+            (px + 0.08, py + 0.11),
+            (px + 0.12, py + 0.17),
+            (px + 0.15, py + 0.13),
+            (px + 0.19, py + 0.23),
+        ],
+        ink=False,
+    )
     b.rect("floor", -0.02, 0.68, 1.02, 1.05)
     b.rect("skirting", -0.02, 0.64, 1.02, 0.695)
     for y in (0.77, 0.86, 0.94):
@@ -1130,8 +1374,8 @@ PAINTERS: dict[str, Callable[[_Board, np.random.Generator], None]] = {
 
 
 @lru_cache(maxsize=8)
-def _textures(size: int) -> dict[str, np.ndarray]:
-    """Fixed overlays of a picture size: paper grain, hatchings, vignette, tile grid; float32 (size, size)."""
+def _textures(size: int) -> dict[str, Image.Image]:
+    """Fixed overlays of a picture size, as L images: how much of the overlay's colour goes on every pixel."""
     rng = np.random.default_rng(7)
     y, x = np.mgrid[0:size, 0:size].astype(np.float32) / size
     unit = size / 112
@@ -1141,92 +1385,94 @@ def _textures(size: int) -> dict[str, np.ndarray]:
         v, u = np.mgrid[0 : size * fine, 0 : size * fine].astype(np.float32) / (fine * unit)
         wobble = 0.5 * np.sin(u * 0.16 + v * 0.07) + 0.3 * np.sin(v * 0.23)
         hit = ((u + slope * v + wobble) % period) < width
-        return hit.reshape(size, fine, size, fine).mean((1, 3)).astype(np.float32)
+        return hit.reshape(size, fine, size, fine).mean((1, 3))
 
     coarse = rng.normal(size=(size // 2 + 1, size // 2 + 1)).repeat(2, 0).repeat(2, 1)[:size, :size]
-    fine_grain = rng.normal(size=(size, size))
-    grain = (0.6 * fine_grain + 0.55 * coarse).astype(np.float32)
+    grain = 0.6 * rng.normal(size=(size, size)) + 0.55 * coarse
     waves = 0.012 * (np.sin(x * 23) + np.sin(y * 19 + 1) + np.sin((x + y) * 31))
     border = np.minimum(np.minimum(x, 1 - x), np.minimum(y, 1 - y)) + waves
-    return {
-        "grain": grain,
+    tile = max(2, round(size / 28))
+    row, column = (np.mgrid[0:size, 0:size] % tile).astype(int)
+    overlays = {
         "hatch": lines(1.0, 4.0, 1.35),
-        "cross": lines(-1.0, 4.0, 1.2),
-        "faint": lines(1.0, 5.0, 1.0),
-        "vignette": 1 - 0.30 * np.clip((np.hypot(x - 0.5, y - 0.5) - 0.42) / 0.3, 0, 1) ** 1.5,
-        "paper edge": np.clip((0.055 - border) / 0.02, 0, 1).astype(np.float32),
+        "cross": lines(-1.0, 4.0, 1.25),
+        "chalk": np.clip(grain - 0.4, 0, 1) * 0.42,
+        "tooth": np.clip(-grain - 0.4, 0, 1.5) * 0.12,
+        "vignette": 0.34 * np.clip((np.hypot(x - 0.5, y - 0.5) - 0.4) / 0.3, 0, 1) ** 1.5,
+        "paper edge": np.clip((0.055 - border) / 0.02, 0, 1),
+        "grout": 0.42 * ((row == 0) | (column == 0)),
+        "bevel": 0.16 * (((row == 1) | (column == 1)) & (row > 0) & (column > 0)),
     }
+    return {name: Image.fromarray((255 * overlay).astype(np.uint8)) for name, overlay in overlays.items()}
 
 
-@lru_cache(maxsize=64)
-def _relief(side: int) -> Image.Image:
-    """The light on one object: 255 at the upper left to dark at the lower right, as an L image."""
+@lru_cache(maxsize=128)
+def _relief(side: int) -> tuple[Image.Image, Image.Image, Image.Image]:
+    """The light on one object of `side` pixels, from the upper left: how bright, how dark, and how dark for pencils."""
     y, x = np.mgrid[0:side, 0:side].astype(np.float32) / side
-    value = 1.0 - np.clip(0.62 * x + 0.85 * y - 0.34, 0, 1)
-    return Image.fromarray((np.clip(value, 0, 1) * 255).astype(np.uint8))
-
-
-def _relief_map(size: int, boxes: Sequence[tuple[int, int, int]]) -> np.ndarray:
-    """(size, size) float32 in 0..1: how lit every pixel is, object by object; `boxes` are (left, top, side)."""
-    light = Image.new("L", (size, size), 128)
-    for x, y, side in boxes:
-        light.paste(_relief(side), (x, y))
-    return np.asarray(light, np.float32) / 255
+    depth = 0.62 * x + 0.85 * y - 0.34
+    bright, dark = 0.5 * np.clip(0.34 - depth, 0, 0.8), 0.42 * np.clip(depth - 0.3, 0, 1)
+    pencil = 0.3 + 0.3 * np.clip(depth, 0, 1)
+    return tuple(Image.fromarray((255 * a).astype(np.uint8)) for a in (bright, dark, pencil))  # type: ignore[return-value]
 
 
 def _finish(
     style: str,
     picture: Image.Image,
-    board: Image.Image,
-    boxes: Sequence[tuple[int, int, int]],
+    figures: Image.Image | None,
+    objects: Sequence[tuple[int, int, Image.Image]],
     rng: np.random.Generator,
-) -> Image.Image:
-    """Lays the style's finish over the reduced picture; `board` is the index canvas, `boxes` the objects' squares."""
-    if style in ("flat", "outline"):
-        return picture
+) -> None:
+    """Lays the style's finish over the reduced picture, in place.
+
+    `figures` is the mask of everything but the background (None in the styles that need none); `objects` are (left,
+    top, mask) of every main object and the prop.
+    """
     size = picture.width
-    pixels = np.asarray(picture, np.float32)
-    texture = _textures(size)
+    over = _textures(size)
     if style == "mosaic":
         tile = max(2, round(size / 28))
         across = -(-size // tile)
-        small = picture.reduce(tile)
-        tiles = np.asarray(small, np.float32) * rng.normal(1.0, 0.05, (across, across, 1)).astype(np.float32)
-        blocks = tiles.repeat(tile, 0).repeat(tile, 1)[:size, :size]
-        out = 0.66 * blocks + 0.34 * pixels
-        out[::tile] = out[::tile] * 0.62 + 66
-        out[:, ::tile] = out[:, ::tile] * 0.62 + 66
-        out[1::tile] += 9
-        out[tile - 1 :: tile] -= 14
-        return Image.fromarray(np.clip(out, 0, 255).astype(np.uint8))
-    figure = board.point(_IS_FIGURE).reduce(SUPERSAMPLE)
-    mask = np.asarray(figure, np.float32)[..., None] / 255
-    if style == "pastel":
-        shift = rng.integers(size, size=2)
-        grain = np.roll(texture["grain"], tuple(shift.tolist()), (0, 1))[..., None]
-        chalk = np.clip(grain - 0.45, 0, 1) * 0.42
-        out = pixels + (PAPER - pixels) * chalk - 5 * np.clip(-grain - 0.4, 0, 1.5) * 2
-        out += (PAPER - out) * (texture["paper edge"][..., None])
-    else:
-        light = _relief_map(size, boxes)[..., None]
-        if style == "shaded":
-            shadow = figure.filter(ImageFilter.BoxBlur(size / 40))
-            offset = round(size * 0.04)
-            cast = np.asarray(ImageChops.offset(shadow, offset, offset), np.float32)[..., None] / 255
-            gain = 0.58 + 0.66 * light
-            lit = pixels * np.minimum(gain, 1) + (255 - pixels) * np.clip(gain - 1, 0, 1) * 1.5
-            ground = pixels * (1 - 0.55 * cast) * texture["vignette"][..., None]
-            out = ground + (lit - ground) * mask
-        else:  # hatched
-            dark = np.clip(1.15 - light, 0, 1)
-            strength = 0.26 + 0.2 * dark
-            marks = texture["hatch"][..., None] * strength + texture["cross"][..., None] * np.clip(dark - 0.42, 0, 1) * 0.8
-            pencil = np.array([58, 52, 66], np.float32)
-            drawn = pixels + (pencil - pixels) * np.clip(marks, 0, 0.62)
-            drawn += (PAPER - drawn) * (1 - texture["hatch"][..., None]) * 0.1
-            ground = pixels + (pencil - pixels) * texture["cross"][..., None] * 0.24
-            out = ground + (drawn - ground) * mask
-    return Image.fromarray(np.clip(out, 0, 255).astype(np.uint8))
+        tiles = np.asarray(picture.reduce(tile), np.float32) * rng.normal(1.0, 0.045, (across, across, 1))
+        small = Image.fromarray(np.clip(tiles, 0, 255).astype(np.uint8))
+        blocks = small.resize((across * tile, across * tile), Image.Resampling.NEAREST).crop(
+            (0, 0, size, size)
+        )
+        picture.paste(Image.blend(picture, blocks, 0.62))
+        picture.paste((255, 255, 255), None, over["bevel"])
+        picture.paste((120, 112, 112), None, over["grout"])
+    elif style == "pastel":
+        dx, dy = rng.integers(size, size=2).tolist()
+        chalk = ImageChops.offset(over["chalk"], dx, dy)
+        light = picture.convert("L").point(_CHALK_BY_LIGHT)
+        picture.paste(PAPER, None, ImageChops.multiply(chalk, light))
+        picture.paste((70, 60, 70), None, ImageChops.offset(over["tooth"], dx, dy))
+        picture.paste(PAPER, None, over["paper edge"])
+    elif style == "shaded":
+        assert figures is not None
+        offset = round(size * 0.04)
+        cast = ImageChops.offset(figures.filter(ImageFilter.BoxBlur(size / 40)), offset, offset).point(_HALF)
+        outside = ImageChops.invert(figures)
+        picture.paste(
+            (28, 20, 44), None, ImageChops.multiply(ImageChops.lighter(cast, over["vignette"]), outside)
+        )
+        for left, top, mask in objects:
+            bright, dark, _ = _relief(mask.width)
+            picture.paste((255, 255, 250), (left, top), ImageChops.multiply(bright, mask))
+            picture.paste((34, 14, 40), (left, top), ImageChops.multiply(dark, mask))
+    elif style == "hatched":
+        assert figures is not None
+        ground = ImageChops.multiply(over["cross"], ImageChops.invert(figures)).point(_QUARTER)
+        marks = Image.new("L", picture.size)
+        for left, top, mask in objects:
+            marks.paste(_relief(mask.width)[2], (left, top), mask)
+        picture.paste((58, 52, 66), None, ground)
+        picture.paste((52, 40, 56), None, ImageChops.multiply(over["hatch"], marks))
+
+
+_HALF = [round(0.5 * i) for i in range(256)]
+_QUARTER = [round(0.26 * i) for i in range(256)]
+_CHALK_BY_LIGHT = [min(255, round(70 + 1.1 * i)) for i in range(256)]
 
 
 # ----------------------------------------------------------------------------------------------------------------- scene
@@ -1268,20 +1514,25 @@ def draw_scene(scene: Scene, seed: int, size: int = 112) -> Image.Image:
     if scene.pattern != "plain":
         marks = _pattern_mask(scene.pattern, half)
         marks = marks.crop((phase[0], phase[1], phase[0] + sprite.width, phase[1] + sprite.height))
-        sprite.paste(OBJECT_INDEX["pattern"], None, ImageChops.darker(sprite.point(_IS_MAIN), marks))
-    solid = sprite.point(_IS_SOLID)
+        sprite.paste(
+            OBJECT_INDEX["pattern"],
+            None,
+            ImageChops.darker(_mask(np.asarray(sprite) == OBJECT_INDEX["main"]), marks),
+        )
+    solid = _mask(np.asarray(sprite) != EMPTY)
+    small = solid.reduce(SUPERSAMPLE)
     jitter = rng.uniform(-0.018, 0.018, (len(centres), 2)).tolist()
     aside = 0.0 if scene.prop == "none" else (0.035 if scene.side == "left" else -0.035)
-    boxes = []
+    objects = []
     for (x, y), (dx, dy) in zip(centres, jitter, strict=True):
         if scene.count == 1 and aside:
             x, y = x + aside, y - 0.03
         left, top = round((x + dx) * side) - sprite.width // 2, round((y + dy) * side) - sprite.height // 2
         board.image.paste(sprite, (left, top), solid)
-        boxes.append((left // SUPERSAMPLE, top // SUPERSAMPLE, sprite.width // SUPERSAMPLE))
+        objects.append((left // SUPERSAMPLE, top // SUPERSAMPLE, small))
     turn, shift = float(rng.uniform(-6, 6)), rng.uniform(-0.012, 0.012, 2).tolist()
     if scene.prop != "none":
-        prop_half = round(0.112 * side)
+        prop_half = round(0.118 * side)
         prop = _sprite(
             scene.prop,
             0,
@@ -1294,12 +1545,18 @@ def draw_scene(scene: Scene, seed: int, size: int = 112) -> Image.Image:
         x = (0.145 if scene.side == "left" else 0.855) + shift[0]
         y = 0.86 + shift[1]
         left, top = round(x * side) - prop.width // 2, round(y * side) - prop.height // 2
-        board.image.paste(prop, (left, top), prop.point(_IS_SOLID))
-        boxes.append((left // SUPERSAMPLE, top // SUPERSAMPLE, prop.width // SUPERSAMPLE))
+        prop_solid = _mask(np.asarray(prop) != EMPTY)
+        board.image.paste(prop, (left, top), prop_solid)
+        objects.append((left // SUPERSAMPLE, top // SUPERSAMPLE, prop_solid.reduce(SUPERSAMPLE)))
 
-    image = Image.frombytes("P", board.image.size, board.image.tobytes())
-    image.putpalette(_palette(scene.colour, scene.shade, scene.background, style))
-    return _finish(style, image.convert("RGB").reduce(SUPERSAMPLE), board.image, boxes, rng)
+    figures = None
+    if style in ("shaded", "hatched"):
+        figures = _mask(np.asarray(board.image) >= OBJECT_BASE).reduce(SUPERSAMPLE)
+    board.image.putpalette(_palette(scene.colour, scene.shade, scene.background, style))
+    picture = board.image.convert("RGB").reduce(SUPERSAMPLE)
+    if style not in ("flat", "outline"):
+        _finish(style, picture, figures, objects, rng)
+    return picture
 
 
 # ---------------------------------------------------------------------------------------------------------------- sheets
@@ -1327,7 +1584,10 @@ def _sheets() -> dict[str, list[list[Scene]]]:
         return Scene(**(PLAIN.as_dict() | values))
 
     kinds = [
-        [with_(kind=k, variant=v, facing=f, colour=COLOURS[i % 8], background="room") for i, k in enumerate(KINDS)]
+        [
+            with_(kind=k, variant=v, facing=f, colour=COLOURS[i % 8], background="room")
+            for i, k in enumerate(KINDS)
+        ]
         for v in VARIANTS
         for f in FACINGS
     ]
@@ -1361,11 +1621,17 @@ def _sheets() -> dict[str, list[list[Scene]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sheet", type=Path, help="write NAME-kinds.png, NAME-colours.png, ... beside this path")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sheet", type=Path, help="write NAME-kinds.png, NAME-colours.png, ... beside this path"
+    )
     parser.add_argument("--only", help="write only the sheet of this name, to --sheet itself")
     parser.add_argument("--size", type=int, default=112)
-    parser.add_argument("--speed", action="store_true", help="measure the time a picture takes, style by style")
+    parser.add_argument(
+        "--speed", action="store_true", help="measure the time a picture takes, style by style"
+    )
     args = parser.parse_args()
     if args.sheet:
         for name, rows in _sheets().items():
