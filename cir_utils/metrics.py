@@ -1,0 +1,278 @@
+"""The protocols' metrics, and the checks that come before any of them.
+
+Rankings are `{query id: [image ids, best first]}`. Values are fractions at full precision; percent is for
+tables. Image ids are compared as they are: integers for CIRCO, names elsewhere (`check_rankings` brings a
+file's ids into that form).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cir_utils.errors import InputError
+
+ImageId = int | str
+Rankings = Mapping[str, Sequence[ImageId]]
+
+CIRCO_KS = (5, 10, 25, 50)
+SHOWN = 5
+
+
+# --- checks -----------------------------------------------------------------------------------------------
+
+
+def check_rankings(
+    rankings: Any,
+    queries: Collection[str],
+    *,
+    integer_ids: bool,
+    gallery: Collection[ImageId] | None = None,
+    at_least: int = 1,
+) -> dict[str, list[ImageId]]:
+    """Check rankings as read from a file and return them in the order of `queries`, with keys as strings.
+
+    Every query of `queries` must be there and no other; every value must be a list of at least `at_least` ids
+    (fewer only where the whole gallery is shorter), each once; all ids must be integers (`integer_ids`) or
+    all names; all must be in `gallery` where it is given. `12`, `"12"` and `"000012"` are the same image when
+    repeats are counted.
+
+    Raises `InputError` that names the first query and image at fault.
+    """
+    if not isinstance(rankings, Mapping):
+        raise InputError(
+            f"rankings: expected a JSON object {{query id: [image ids, best first]}}, got "
+            f"{type(rankings).__name__}"
+        )
+    by_key: dict[str, Any] = {}
+    for key, ranking in rankings.items():
+        if str(key) in by_key:
+            raise InputError(f"query {str(key)!r} occurs twice, as a number and as text; keep one of them")
+        by_key[str(key)] = ranking
+    wanted = list(dict.fromkeys(queries))
+    _check_queries(by_key, wanted)
+    known = None if gallery is None else frozenset(gallery)
+    enough = at_least if known is None else min(at_least, len(known))
+    return {query: _check_ranking(query, by_key[query], integer_ids, known, enough) for query in wanted}
+
+
+def _check_queries(found: Mapping[str, Any], wanted: Sequence[str]) -> None:
+    missing = [query for query in wanted if query not in found]
+    if missing:
+        raise InputError(
+            f"{len(missing)} of {len(wanted)} queries are missing ({_some(missing)}); "
+            "rank the gallery for every query of the split"
+        )
+    extra = sorted(set(found) - set(wanted))
+    if extra:
+        raise InputError(
+            f"{len(extra)} queries do not belong to this split ({_some(extra)}); check benchmark and split, "
+            "or remove them"
+        )
+
+
+def _check_ranking(
+    query: str, ranking: Any, integer_ids: bool, known: frozenset[ImageId] | None, enough: int
+) -> list[ImageId]:
+    if not isinstance(ranking, (list, tuple)):
+        raise InputError(f"query {query}: expected a list of image ids, got {type(ranking).__name__}")
+    seen: dict[ImageId, ImageId] = {}
+    for image in ranking:
+        if isinstance(image, bool) or not isinstance(image, (int, str)):
+            raise InputError(f"query {query}: {image!r} is not an image id; write {_form(integer_ids)}")
+        plain = _plain(image)
+        if plain in seen:
+            both = f" (as {seen[plain]!r} and {image!r})" if repr(seen[plain]) != repr(image) else ""
+            raise InputError(f"query {query}: image {plain} is listed twice{both}; list every image once")
+        seen[plain] = image
+    for image in ranking:
+        if isinstance(image, int) != integer_ids:
+            raise InputError(
+                f"query {query}: image id {image!r} has the wrong type; write {_form(integer_ids)} throughout"
+            )
+        if known is not None and image not in known:
+            raise InputError(
+                f"query {query}: image {image!r} is not in the gallery; check benchmark, split and id"
+            )
+    if len(ranking) < enough:
+        raise InputError(
+            f"query {query}: {len(ranking)} images are listed where {enough} or more are needed; list more"
+        )
+    return list(ranking)
+
+
+def _plain(image: ImageId) -> ImageId:
+    """The image that an id means: digits in text are their number, so that `"000012"` is 12."""
+    return int(image) if isinstance(image, str) and image.isascii() and image.isdigit() else image
+
+
+def _form(integer_ids: bool) -> str:
+    return "integers (12, not '000000000012')" if integer_ids else "image names as text"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+
+
+def check_permutations(
+    rankings: Rankings,
+    gallery: Collection[ImageId],
+    targets: Mapping[str, Collection[ImageId]],
+    removed: Mapping[str, Collection[ImageId]] | None = None,
+) -> None:
+    """Check full rankings before any metric of a run: every one is a permutation of `gallery` (without the
+    `removed` images of its query, such as CIRR's reference), and holds all ground truths of its query.
+
+    Raises `InputError` that names the first query and image at fault.
+    """
+    _check_queries(rankings, list(targets))
+    everything = frozenset(gallery)
+    for query, relevant in targets.items():
+        ranking, expected = rankings[query], everything - frozenset((removed or {}).get(query, ()))
+        found = frozenset(ranking)
+        if len(found) != len(ranking):
+            twice = next(image for i, image in enumerate(ranking) if image in ranking[:i])
+            raise InputError(
+                f"query {query}: image {twice!r} is ranked twice; rank every image of the gallery once"
+            )
+        foreign = [image for image in ranking if image not in expected]
+        if foreign:
+            raise InputError(
+                f"query {query}: image {foreign[0]!r} is not in the gallery; rank the gallery's images alone"
+            )
+        left_out = [image for image in gallery if image in expected and image not in found]
+        if left_out:
+            raise InputError(f"query {query}: image {left_out[0]!r} is not ranked; rank every image once")
+        lost = [image for image in relevant if image not in found]
+        if lost:
+            raise InputError(
+                f"query {query}: its ground truth {lost[0]!r} is not in the gallery; check the gallery list"
+            )
+
+
+# --- metrics ----------------------------------------------------------------------------------------------
+
+
+def hits(ranking: Sequence[ImageId], relevant: Collection[ImageId]) -> np.ndarray:
+    """Which ranks hold a relevant image: booleans `(len(ranking),)`."""
+    wanted = frozenset(relevant)
+    return np.fromiter((image in wanted for image in ranking), dtype=bool, count=len(ranking))
+
+
+def average_precision(hit: np.ndarray, relevant: int, k: int) -> float:
+    """CIRCO's AP@k: the precision at each of the first `k` ranks that is a hit, summed, over min(`relevant`,
+    k). In [0, 1].
+
+    `relevant` is the number of ground truths (at least 1). A ranking shorter than k counts as misses beyond
+    its end. This is the official evaluator's rule: with fewer ground truths than k, a perfect head is 1.
+    """
+    head = hit[:k].astype(np.float64)
+    return float((head.cumsum() / np.arange(1, len(head) + 1) * head).sum() / min(relevant, k))
+
+
+def recall(hit: np.ndarray, k: int) -> float:
+    """R@k for one query and one target: 1.0 when `hit` (booleans by rank) is true within the first `k`, else
+    0.0.
+    """
+    return float(hit[:k].any())
+
+
+def recall_per_query(
+    rankings: Rankings, target: Mapping[str, ImageId], ks: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """`R@k` for each k of `ks`: 0.0 or 1.0 per query, `(Q,)` float64 in the order of `target` (one target a
+    query).
+
+    Raises `InputError` for k under 1 and for a query that is not ranked.
+    """
+    _check_ks(ks)
+    hit = [hits(_ranking(rankings, query), (image,)) for query, image in target.items()]
+    return {f"R@{k}": np.array([recall(h, k) for h in hit], dtype=np.float64) for k in ks}
+
+
+def circo_per_query(
+    rankings: Rankings,
+    targets: Mapping[str, Collection[ImageId]],
+    target: Mapping[str, ImageId] | None = None,
+    ks: Sequence[int] = CIRCO_KS,
+) -> dict[str, np.ndarray]:
+    """CIRCO's metrics query by query: `mAP@k` holds AP@k, `R@k` holds 0 or 1; each `(Q,)` float64 in the
+    order of `targets`.
+
+    `targets` are all ground truths of a query; `target` is the single one that recall counts (CIRCO's
+    `target_img_id`; without it there is no recall). Raises `InputError` for k under 1, a query that is not
+    ranked, or one without ground truths.
+    """
+    _check_ks(ks)
+    found: dict[str, np.ndarray] = {}
+    hit = []
+    for query, relevant in targets.items():
+        if not relevant:
+            raise InputError(
+                f"query {query}: no ground truths; this split's answers are not public, use another split"
+            )
+        hit.append((hits(_ranking(rankings, query), relevant), len(frozenset(relevant))))
+    for k in ks:
+        found[f"mAP@{k}"] = np.array([average_precision(h, count, k) for h, count in hit], dtype=np.float64)
+    if target is not None:
+        found |= recall_per_query(rankings, {query: target[query] for query in targets}, ks)
+    return found
+
+
+def circo_metrics(
+    rankings: Rankings,
+    targets: Mapping[str, Collection[ImageId]],
+    target: Mapping[str, ImageId] | None = None,
+    ks: Sequence[int] = CIRCO_KS,
+) -> dict[str, float]:
+    """CIRCO's metrics, fractions in [0, 1]: `mAP@k`, and `R@k` where `target` is given: means over the
+    queries of `targets`.
+
+    Equal to the official evaluator (Baldrati et al., ICCV 2023). Raises as `circo_per_query`, and for no
+    query at all.
+    """
+    return means(circo_per_query(rankings, targets, target, ks))
+
+
+def means(per_query: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The mean over queries of each metric. Raises `InputError` when there is no query (an empty mean is not
+    0).
+    """
+    for name, values in per_query.items():
+        if len(values) == 0:
+            raise InputError(f"{name}: there is no query to average over; choose a split with queries")
+    return {name: float(values.mean()) for name, values in per_query.items()}
+
+
+def aspect_map(
+    rankings: Rankings,
+    targets: Mapping[str, Collection[ImageId]],
+    aspects: Mapping[str, Collection[str]],
+    k: int = 10,
+) -> dict[str, float]:
+    """mAP@k over the queries of each semantic aspect (CIRCO's `semantic_aspects`; the official evaluator
+    prints k = 10).
+
+    `aspects` are the aspects of each query; a query counts for every one of them. The keys come sorted;
+    aspects without a query are absent. Raises as `circo_per_query`.
+    """
+    values = circo_per_query(rankings, targets, None, (k,))[f"mAP@{k}"]
+    groups: dict[str, list[float]] = {}
+    for query, value in zip(targets, values, strict=True):
+        for aspect in aspects.get(query, ()):
+            groups.setdefault(aspect, []).append(float(value))
+    return {aspect: float(np.mean(groups[aspect])) for aspect in sorted(groups)}
+
+
+def _check_ks(ks: Sequence[int]) -> None:
+    for k in ks:
+        if k < 1:
+            raise InputError(f"k = {k}: a metric's cut-off is at least 1")
+
+
+def _ranking(rankings: Rankings, query: str) -> Sequence[ImageId]:
+    if query not in rankings:
+        raise InputError(f"query {query} is not ranked; rank the gallery for every query of the split")
+    return rankings[query]
