@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +62,7 @@ OBJECT_COLOURS: dict[str, tuple[RGB, RGB]] = {
     "pink": ((255, 172, 208), (236, 70, 152)),
     "brown": ((164, 112, 76), (88, 50, 28)),
     "white": ((255, 255, 254), (212, 216, 224)),
-    "black": ((82, 84, 92), (18, 18, 22)),
+    "black": ((72, 74, 82), (14, 14, 18)),
 }
 #: The tone of stripes and spots, for the light and the dark shade.
 PATTERN_COLOURS: dict[str, tuple[RGB, RGB]] = {
@@ -159,7 +159,7 @@ def _luminance(rgb: Sequence[float]) -> float:
     return 0.3 * rgb[0] + 0.59 * rgb[1] + 0.11 * rgb[2]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _object_palette(colour: str, shade: str, style: str) -> tuple[RGB, ...]:
     """RGB of every entry of OBJECT_PARTS."""
     which = SHADES.index(shade)
@@ -172,7 +172,7 @@ def _object_palette(colour: str, shade: str, style: str) -> tuple[RGB, ...]:
     elif colour == "white":
         deep = _mix(main, (120, 132, 158), 0.5)
     lift = _mix(main, (255, 255, 255), 0.32)
-    ink: RGB = (172, 174, 182) if colour == "black" else (30, 24, 32)
+    ink: RGB = (132, 134, 144) if colour == "black" else (30, 24, 32)
     light_rim, dark_rim = (255, 252, 242), _mix(main, (24, 16, 36), 0.74)
     if style == "outline":
         rim = light_rim
@@ -198,11 +198,11 @@ def _object_palette(colour: str, shade: str, style: str) -> tuple[RGB, ...]:
     return tuple(colours)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _palette(colour: str, shade: str, background: str, style: str) -> tuple[int, ...]:
     """The flat 256-entry RGB palette of a picture."""
     table: list[RGB] = [(0, 0, 0)] * 256
-    wash = {"outline": 0.22, "pastel": 0.34, "hatched": 0.30}.get(style, 0.0)
+    wash = {"outline": 0.22, "pastel": 0.34, "hatched": 0.30, "mosaic": 0.16}.get(style, 0.0)
     if background == "night sky":
         wash *= 0.5
     for i, rgb in enumerate(BACKGROUND_COLOURS[background].values()):
@@ -480,14 +480,15 @@ def _fish(variant: int) -> list[Part]:
         ]  # fmt: skip
         return parts + _eye(-0.62, -0.1, 0.13)
     parts = [  # angelfish: tall fins
-        ("deep", _poly((0.4, 0.0), (0.74, -0.36), (1.0, -0.42), (0.86, 0.0), (1.0, 0.42), (0.74, 0.36))),
-        ("main", _poly((-0.4, -0.3), (0.2, -0.9), (0.74, -1.0), (0.52, -0.72), (0.46, -0.1))),
-        ("main", _poly((-0.4, 0.3), (0.2, 0.9), (0.74, 1.0), (0.52, 0.72), (0.46, 0.1))),
-        ("main", _blob((-0.96, 0.06), (-0.62, -0.28), (-0.14, -0.54), (0.34, -0.38), (0.6, 0.0), (0.34, 0.38),
-                       (-0.14, 0.54), (-0.62, 0.34))),
-        ("deep", _stroke((0.02, -0.46), (0.42, -0.78), w=0.05)),
-        ("deep", _stroke((0.02, 0.46), (0.42, 0.78), w=0.05)),
-        ("deep", _stroke((-0.36, -0.32), (-0.26, 0.02), (-0.36, 0.36), w=0.06)),
+        ("deep", _poly((0.4, 0.0), (0.74, -0.34), (1.0, -0.42), (0.88, 0.0), (1.0, 0.42), (0.74, 0.34))),
+        ("main", _blob((-0.3, -0.4), (0.12, -0.76), (0.5, -1.02), (0.86, -1.0), (0.6, -0.76), (0.46, -0.4), (0.3, -0.2))),
+        ("main", _blob((-0.3, 0.4), (0.12, 0.76), (0.5, 1.02), (0.86, 1.0), (0.6, 0.76), (0.46, 0.4), (0.3, 0.2))),
+        ("main", _blob((-1.0, 0.04), (-0.72, -0.34), (-0.2, -0.6), (0.32, -0.42), (0.6, 0.0), (0.32, 0.42), (-0.2, 0.6),
+                       (-0.72, 0.38))),
+        ("deep", _stroke((0.1, -0.52), (0.36, -0.6), (0.64, -0.88), w=0.05)),
+        ("deep", _stroke((0.1, 0.52), (0.36, 0.6), (0.64, 0.88), w=0.05)),
+        ("deep", _stroke((-0.42, -0.42), (-0.32, 0.02), (-0.42, 0.44), w=0.06)),
+        ("deep", _stroke((-0.94, 0.12), (-0.82, 0.16), (-0.74, 0.12), w=0.05)),
     ]  # fmt: skip
     return parts + _eye(-0.62, -0.04, 0.12)
 
@@ -587,22 +588,16 @@ def _bench(variant: int) -> list[Part]:
             ("main", _rect(-0.96, -0.62, 0.96, -0.34)),
             ("main", _rect(-0.96, -0.24, 0.96, 0.04)),
         ]
-    else:  # solid arched back
+    else:  # arched back over an open gap
         parts = legs + [
-            (
-                "main",
-                _blob(
-                    (-0.94, 0.16),
-                    (-0.9, -0.32),
-                    (-0.4, -0.64),
-                    (0.4, -0.64),
-                    (0.9, -0.32),
-                    (0.94, 0.16),
-                    (0.0, 0.2),
-                ),
-            ),
-            ("deep", _stroke((-0.74, -0.26), (-0.36, -0.48), (0.36, -0.48), (0.74, -0.26), w=0.06)),
-        ]
+            ("iron", _rect(-0.72, -0.2, -0.58, 0.3)),
+            ("iron", _rect(0.6, -0.2, 0.74, 0.3)),
+            ("main", _blob((-0.98, -0.04), (-0.92, -0.4), (-0.5, -0.74), (0.0, -0.84), (0.5, -0.74), (0.92, -0.4),
+                           (0.98, -0.04), (0.5, -0.08), (-0.5, -0.08))),
+            ("deep", _stroke((-0.5, -0.6), (-0.5, -0.2), w=0.06)),
+            ("deep", _stroke((0.0, -0.7), (0.0, -0.2), w=0.06)),
+            ("deep", _stroke((0.5, -0.6), (0.5, -0.2), w=0.06)),
+        ]  # fmt: skip
     parts += [
         ("main", _poly((-0.98, 0.14), (0.98, 0.14), (1.0, 0.42), (-1.0, 0.42))),
         ("deep", _rect(-1.0, 0.38, 1.0, 0.5, r=0.04)),
@@ -879,11 +874,11 @@ def _hat() -> list[Part]:
 
 
 def _kite() -> list[Part]:
-    top, right, bottom, left, mid = (0.2, -1.0), (0.86, -0.42), (-0.16, 0.5), (-0.66, -0.66), (0.08, -0.5)
+    top, right, bottom, left, mid = (0.3, -1.1), (1.08, -0.4), (-0.2, 0.6), (-0.7, -0.72), (0.14, -0.5)
     return [
-        ("ink", _stroke((-0.16, 0.46), (-0.36, 0.66), (-0.12, 0.84), (-0.5, 0.98), w=0.1)),
-        ("red", _poly((-0.5, 0.56), (-0.12, 0.72), (-0.2, 0.54), r=0.02)),
-        ("blue", _poly((-0.34, 0.8), (0.1, 0.98), (0.04, 0.74), r=0.02)),
+        ("ink", _stroke((-0.2, 0.56), (-0.5, 0.66), (-0.3, 0.86), (-0.76, 1.0), w=0.11)),
+        ("red", _poly((-0.7, 0.52), (-0.32, 0.8), (-0.3, 0.54), r=0.02)),
+        ("blue", _poly((-0.62, 0.82), (-0.06, 1.04), (-0.14, 0.72), r=0.02)),
         ("green", _poly(top, mid, left, r=0.02)),
         ("yellow", _poly(top, right, mid, r=0.02)),
         ("orange", _poly(left, mid, bottom, r=0.02)),
@@ -893,11 +888,12 @@ def _kite() -> list[Part]:
 
 def _candle() -> list[Part]:
     return [
-        ("teal2", _ellipse(0, 0.78, 0.86, 0.2)),
-        ("wax", _rect(-0.3, -0.3, 0.3, 0.78)),
-        ("ink", _stroke((0, -0.44), (0, -0.26), w=0.08)),
-        ("flame", _blob((0.02, -1.0), (0.26, -0.66), (0.16, -0.38), (-0.16, -0.38), (-0.24, -0.64))),
-        ("core", _ellipse(0.0, -0.54, 0.1, 0.16)),
+        ("teal2", _ellipse(0, 0.76, 1.0, 0.24)),
+        ("wax", _rect(-0.42, -0.24, 0.42, 0.78)),
+        ("orange", _stroke((-0.22, -0.2), (-0.22, 0.1), w=0.1)),
+        ("ink", _stroke((0, -0.4), (0, -0.22), w=0.1)),
+        ("flame", _blob((0.02, -1.06), (0.34, -0.62), (0.2, -0.32), (-0.2, -0.32), (-0.32, -0.6))),
+        ("core", _ellipse(0.0, -0.5, 0.13, 0.18)),
     ]
 
 
@@ -940,7 +936,7 @@ PROP_BUILDERS: dict[str, Callable[[], list[Part]]] = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def _packed(kind: str, variant: int) -> tuple[tuple[int, ...], Shape, tuple[int, ...], tuple[bool, ...]]:
     """(palette index of each part, all outlines in one array, where each outline ends, whether it is part of the
     silhouette) of an object or a prop."""
@@ -1047,10 +1043,10 @@ def _layout(count: int, rng: np.random.Generator) -> tuple[float, list[tuple[flo
     if count == 3:
         if rng.random() < 0.6:
             return 0.205, [(0.25, 0.28), (0.75, 0.28), (0.5, 0.7)]
-        return 0.196, [(0.5, 0.25), (0.235, 0.55), (0.765, 0.55)]
+        return 0.192, [(0.5, 0.235), (0.225, 0.57), (0.775, 0.57)]
     if rng.random() < 0.6:
         return 0.175, [(0.28, 0.235), (0.72, 0.235), (0.28, 0.645), (0.72, 0.645)]
-    return 0.175, [(0.5, 0.21), (0.21, 0.47), (0.79, 0.47), (0.5, 0.745)]
+    return 0.172, [(0.5, 0.205), (0.205, 0.475), (0.795, 0.475), (0.5, 0.755)]
 
 
 # ---------------------------------------------------------------------------------------------------------- backgrounds
@@ -1400,7 +1396,8 @@ def _textures(size: int) -> dict[str, Image.Image]:
         "tooth": np.clip(-grain - 0.4, 0, 1.5) * 0.12,
         "vignette": 0.34 * np.clip((np.hypot(x - 0.5, y - 0.5) - 0.4) / 0.3, 0, 1) ** 1.5,
         "paper edge": np.clip((0.055 - border) / 0.02, 0, 1),
-        "grout": 0.42 * ((row == 0) | (column == 0)),
+        "grout": 0.38 * ((row == 0) | (column == 0)),
+        "edge": 0.14 * (((row == tile - 1) | (column == tile - 1)) & (row > 0) & (column > 0)),
         "bevel": 0.16 * (((row == 1) | (column == 1)) & (row > 0) & (column > 0)),
     }
     return {name: Image.fromarray((255 * overlay).astype(np.uint8)) for name, overlay in overlays.items()}
@@ -1438,9 +1435,10 @@ def _finish(
         blocks = small.resize((across * tile, across * tile), Image.Resampling.NEAREST).crop(
             (0, 0, size, size)
         )
-        picture.paste(Image.blend(picture, blocks, 0.62))
+        picture.paste(Image.blend(picture, blocks, 0.58))
         picture.paste((255, 255, 255), None, over["bevel"])
-        picture.paste((120, 112, 112), None, over["grout"])
+        picture.paste((176, 170, 166), None, over["grout"])
+        picture.paste((30, 24, 40), None, over["edge"])
     elif style == "pastel":
         dx, dy = rng.integers(size, size=2).tolist()
         chalk = ImageChops.offset(over["chalk"], dx, dy)
@@ -1472,7 +1470,7 @@ def _finish(
 
 _HALF = [round(0.5 * i) for i in range(256)]
 _QUARTER = [round(0.26 * i) for i in range(256)]
-_CHALK_BY_LIGHT = [min(255, round(70 + 1.1 * i)) for i in range(256)]
+_CHALK_BY_LIGHT = [min(255, round(40 + 1.1 * i)) for i in range(256)]
 
 
 # ----------------------------------------------------------------------------------------------------------------- scene
@@ -1498,7 +1496,7 @@ def draw_scene(scene: Scene, seed: int, size: int = 112) -> Image.Image:
     PAINTERS[scene.background](board, rng)
 
     ink_width = {"outline": round(5 * unit), "hatched": round(2 * unit)}.get(style, 0)
-    rim_width = max(1, round((6 if style == "outline" else 4) * unit))
+    rim_width = max(1, round({"outline": 6, "mosaic": 5}.get(style, 4) * unit))
     share, centres = _layout(scene.count, rng)
     half = round(side * share * rng.uniform(0.95, 1.03))
     sprite = _sprite(
