@@ -2,12 +2,12 @@
 
 How a picture comes about:
 
-1. Everything is drawn as polygons onto one 8-bit *index* canvas, `SUPERSAMPLE` times larger than the picture: first the
-   background, then the main objects (one sprite, pasted `count` times), then the prop. An index stands for a named
-   part ("sea", "main colour", "pattern", "rim", ...), not for a colour.
+1. Everything is drawn as polygons onto one 8-bit *index* canvas, `SUPERSAMPLE` times larger than the picture:
+   first the background, then the main objects (one sprite, pasted `count` times), then the prop. An index stands
+   for a named part ("sea", "main", "pattern", "rim", ...), not for a colour.
 2. A palette, made from the scene's colour, shade, background and style, turns the indices into RGB.
-3. The picture is reduced to its final size, which anti-aliases it, and the style's finish (shading, hatching, paper
-   grain, tiles) is laid over it.
+3. The picture is reduced to its final size, which anti-aliases it, and the style's finish (shading, hatching,
+   paper grain, tiles) is laid over it.
 
 The same (scene, seed, size) always gives the same bytes: every random choice comes from
 `np.random.default_rng(seed)`.
@@ -37,7 +37,6 @@ from data_scripts.world import (
     PATTERNS,
     PROPS,
     SHADES,
-    SIDES,
     STYLES,
     VARIANTS,
     Scene,
@@ -49,7 +48,7 @@ RGB = tuple[int, int, int]
 Shape = np.ndarray  # (n, 2) float: x to the right, y down; an object fills about -1..1 in both
 Part = tuple[str, Shape]  # (name of the palette entry, outline)
 
-# ------------------------------------------------------------------------------------------------------------ colours
+# ---------------------------------------------------------------------------------------------------- colours
 
 #: colour -> (light shade, dark shade)
 OBJECT_COLOURS: dict[str, tuple[RGB, RGB]] = {
@@ -116,8 +115,9 @@ BACKGROUND_COLOURS: dict[str, dict[str, RGB]] = {
         "bare": (110, 104, 108), "flake": (250, 252, 255),
     },
     "city": {
-        "sky": (206, 204, 214), "tower": (140, 146, 166), "tower2": (168, 162, 172), "tower3": (122, 128, 150),
-        "window": (246, 226, 150), "pavement": (186, 182, 178), "road": (104, 104, 114), "dash": (240, 236, 220),
+        "sky": (206, 204, 214), "tower": (140, 146, 166), "tower2": (168, 162, 172),
+        "tower3": (122, 128, 150), "window": (246, 226, 150), "pavement": (186, 182, 178),
+        "road": (104, 104, 114), "dash": (240, 236, 220),
     },
     "night sky": {
         "sky": (36, 42, 92), "glow": (56, 62, 118), "moon": (248, 238, 190), "star": (250, 244, 210),
@@ -128,14 +128,16 @@ BACKGROUND_COLOURS: dict[str, dict[str, RGB]] = {
         "near": (208, 156, 92), "cactus": (96, 138, 92), "spine": (70, 108, 72), "stone": (166, 122, 92),
     },
     "room": {
-        "wall": (196, 208, 200), "paper": (184, 198, 190), "skirting": (240, 236, 226), "floor": (182, 140, 108),
+        "wall": (196, 208, 200), "paper": (184, 198, 190), "skirting": (240, 236, 226),
+        "floor": (182, 140, 108),
         "board": (158, 118, 90), "frame": (128, 92, 66), "picture": (232, 222, 198), "motif": (150, 172, 176),
         "pane": (208, 228, 238), "curtain": (190, 120, 112), "rug": (150, 112, 128),
     },
 }  # fmt: skip
 #: Colours of the props.
 PROP_COLOURS: dict[str, RGB] = {
-    "halo": (255, 253, 244), "ink": (56, 46, 50), "white": (255, 255, 252), "red": (220, 48, 48), "blue": (44, 96, 196),
+    "halo": (255, 253, 244), "ink": (56, 46, 50), "white": (255, 255, 252), "red": (220, 48, 48),
+    "blue": (44, 96, 196),
     "yellow": (252, 206, 60), "violet": (146, 84, 184), "violet2": (112, 58, 150), "black": (34, 32, 38),
     "grey": (96, 94, 104), "green": (70, 158, 84), "teal": (40, 160, 164), "teal2": (24, 120, 126),
     "orange": (242, 140, 44), "wax": (250, 236, 204), "flame": (255, 176, 40), "core": (255, 240, 150),
@@ -215,7 +217,7 @@ def _palette(colour: str, shade: str, background: str, style: str) -> tuple[int,
     return tuple(channel for rgb in table for channel in rgb)
 
 
-# ---------------------------------------------------------------------------------------------------- shape vocabulary
+# ------------------------------------------------------------------------------------------- shape vocabulary
 
 
 def _ellipse(x: float, y: float, rx: float, ry: float | None = None, turn: float = 0.0, n: int = 26) -> Shape:
@@ -307,26 +309,17 @@ def _eye(x: float, y: float, r: float) -> list[Part]:
     ]
 
 
-# ------------------------------------------------------------------------------- the main objects, all facing left
+# -------------------------------------------------------------------------- the main objects, all facing left
 
 
+# fmt: off
 def _cat(variant: int) -> list[Part]:
     if variant == 0:  # sitting
         hx, hy = -0.26, -0.42
         parts: list[Part] = [
             ("main", _stroke((0.4, 0.82), (0.84, 0.78), (0.93, 0.4), (0.72, 0.12), w=0.24, end=0.2)),
-            (
-                "main",
-                _blob(
-                    (-0.36, -0.1),
-                    (0.15, -0.14),
-                    (0.5, 0.2),
-                    (0.64, 0.66),
-                    (0.5, 0.97),
-                    (-0.5, 0.97),
-                    (-0.5, 0.5),
-                ),
-            ),
+            ("main", _blob((-0.36, -0.1), (0.15, -0.14), (0.5, 0.2), (0.64, 0.66), (0.5, 0.97),
+                           (-0.5, 0.97), (-0.5, 0.5))),
             ("deep", _stroke((0.5, 0.42), (0.18, 0.5), (0.1, 0.92), w=0.06)),
             ("deep", _stroke((-0.14, 0.5), (-0.16, 0.94), w=0.06)),
         ]
@@ -339,18 +332,8 @@ def _cat(variant: int) -> list[Part]:
             ("deep", _rect(0.3, 0.3, 0.5, 0.88)),
             ("main", _rect(-0.66, 0.2, -0.42, 0.95, r=0.1)),
             ("main", _rect(0.56, 0.2, 0.8, 0.95, r=0.1)),
-            (
-                "main",
-                _blob(
-                    (-0.6, -0.14),
-                    (0.1, -0.14),
-                    (0.7, -0.16),
-                    (0.88, 0.16),
-                    (0.76, 0.5),
-                    (0.1, 0.48),
-                    (-0.62, 0.5),
-                ),
-            ),
+            ("main", _blob((-0.6, -0.14), (0.1, -0.14), (0.7, -0.16), (0.88, 0.16), (0.76, 0.5),
+                           (0.1, 0.48), (-0.62, 0.5))),
         ]
         wide, tall = 0.44, 0.36
     for side in (-1, 1):
@@ -370,14 +353,8 @@ def _cat(variant: int) -> list[Part]:
     for side in (-1, 1):
         for dy in (0.0, 0.1):
             parts += [
-                (
-                    "deep",
-                    _stroke(
-                        (fx + side * 0.24, hy + 0.19 + dy * 0.6),
-                        (fx + side * 0.5, hy + 0.14 + dy * 1.4),
-                        w=0.035,
-                    ),
-                )
+                ("deep", _stroke((fx + side * 0.24, hy + 0.19 + dy * 0.6),
+                                 (fx + side * 0.5, hy + 0.14 + dy * 1.4), w=0.035))
             ]
     return parts
 
@@ -387,18 +364,8 @@ def _dog(variant: int) -> list[Part]:
         hx, hy = -0.1, -0.52
         parts: list[Part] = [
             ("main", _stroke((0.45, 0.8), (0.8, 0.72), (0.95, 0.36), w=0.22, end=0.12)),
-            (
-                "main",
-                _blob(
-                    (-0.3, -0.2),
-                    (0.2, -0.2),
-                    (0.5, 0.2),
-                    (0.66, 0.68),
-                    (0.5, 0.97),
-                    (-0.44, 0.97),
-                    (-0.42, 0.4),
-                ),
-            ),
+            ("main", _blob((-0.3, -0.2), (0.2, -0.2), (0.5, 0.2), (0.66, 0.68), (0.5, 0.97), (-0.44, 0.97),
+                           (-0.42, 0.4))),
             ("deep", _stroke((0.52, 0.42), (0.2, 0.5), (0.14, 0.92), w=0.06)),
             ("deep", _stroke((-0.12, 0.5), (-0.12, 0.94), w=0.06)),
         ]
@@ -410,31 +377,22 @@ def _dog(variant: int) -> list[Part]:
             ("deep", _rect(0.3, 0.3, 0.5, 0.9)),
             ("main", _rect(-0.6, 0.1, -0.34, 0.96, r=0.1)),
             ("main", _rect(0.58, 0.1, 0.84, 0.96, r=0.1)),
-            (
-                "main",
-                _blob(
-                    (-0.56, -0.24),
-                    (0.0, -0.12),
-                    (0.7, -0.14),
-                    (0.88, 0.1),
-                    (0.8, 0.46),
-                    (0.1, 0.42),
-                    (-0.56, 0.52),
-                ),
-            ),
+            ("main", _blob((-0.56, -0.24), (0.0, -0.12), (0.7, -0.14), (0.88, 0.1), (0.8, 0.46),
+                           (0.1, 0.42), (-0.56, 0.52))),
         ]
     parts += [
         ("deep", _stroke((hx - 0.16, hy + 0.46), (hx + 0.1, hy + 0.46), (hx + 0.34, hy + 0.36), w=0.13)),
         ("glow", _ellipse(hx - 0.08, hy + 0.54, 0.08)),
-        ("tongue", _blob((hx - 0.5, hy + 0.2), (hx - 0.3, hy + 0.22), (hx - 0.34, hy + 0.46), (hx - 0.46, hy + 0.48))),
+        ("tongue", _blob((hx - 0.5, hy + 0.2), (hx - 0.3, hy + 0.22), (hx - 0.34, hy + 0.46),
+                         (hx - 0.46, hy + 0.48))),
         ("main", _ellipse(hx, hy, 0.42, 0.4)),
-        ("main", _blob((hx - 0.2, hy - 0.12), (hx - 0.56, hy - 0.02), (hx - 0.82, hy + 0.06), (hx - 0.78, hy + 0.26),
-                       (hx - 0.4, hy + 0.32), (hx - 0.04, hy + 0.3))),
+        ("main", _blob((hx - 0.2, hy - 0.12), (hx - 0.56, hy - 0.02), (hx - 0.82, hy + 0.06),
+                       (hx - 0.78, hy + 0.26), (hx - 0.4, hy + 0.32), (hx - 0.04, hy + 0.3))),
         ("pupil", _ellipse(hx - 0.78, hy + 0.05, 0.12, 0.1)),
         ("deep", _stroke((hx - 0.74, hy + 0.24), (hx - 0.44, hy + 0.22), (hx - 0.3, hy + 0.16), w=0.045)),
-        ("deep", _blob((hx + 0.0, hy - 0.34), (hx + 0.28, hy - 0.36), (hx + 0.46, hy + 0.06), (hx + 0.4, hy + 0.42),
-                       (hx + 0.2, hy + 0.4), (hx + 0.1, hy + 0.0))),
-    ]  # fmt: skip
+        ("deep", _blob((hx + 0.0, hy - 0.34), (hx + 0.28, hy - 0.36), (hx + 0.46, hy + 0.06),
+                       (hx + 0.4, hy + 0.42), (hx + 0.2, hy + 0.4), (hx + 0.1, hy + 0.0))),
+    ]
     return parts + _eye(hx - 0.22, hy - 0.14, 0.1)
 
 
@@ -447,23 +405,23 @@ def _bird(variant: int) -> list[Part]:
             ("beak", _stroke((0.04, 0.95), (0.36, 0.95), w=0.08)),
             ("deep", _poly((0.35, 0.02), (0.98, -0.26), (1.0, 0.06), (0.9, 0.22), (0.5, 0.45))),
             ("beak", _poly((-0.62, -0.66), (-1.02, -0.46), (-0.6, -0.32))),
-            ("main", _blob((-0.7, -0.5), (-0.42, -0.9), (-0.02, -0.74), (0.26, -0.3), (0.66, 0.04), (0.62, 0.4),
-                           (0.2, 0.72), (-0.36, 0.62), (-0.68, 0.16))),
+            ("main", _blob((-0.7, -0.5), (-0.42, -0.9), (-0.02, -0.74), (0.26, -0.3), (0.66, 0.04),
+                           (0.62, 0.4), (0.2, 0.72), (-0.36, 0.62), (-0.68, 0.16))),
             ("deep", _blob((-0.08, -0.16), (0.3, -0.06), (0.84, 0.16), (0.4, 0.42), (0.02, 0.34))),
             *_eye(-0.42, -0.54, 0.12),
-        ]  # fmt: skip
+        ]
     return [  # flying
         ("deep", _poly((-0.2, 0.1), (-0.5, -0.5), (-0.42, -0.86), (0.0, -0.6), (0.22, 0.0))),
         ("deep", _poly((0.44, 0.1), (0.98, 0.02), (0.86, 0.24), (1.0, 0.44), (0.5, 0.42))),
         ("beak", _poly((-0.72, 0.06), (-1.06, 0.26), (-0.7, 0.36))),
-        ("main", _blob((-0.84, 0.14), (-0.6, -0.12), (-0.3, -0.04), (0.2, 0.0), (0.62, 0.22), (0.2, 0.6), (-0.4, 0.64),
-                       (-0.78, 0.42))),
-        ("main", _poly((-0.24, 0.2), (-0.06, -0.5), (0.42, -0.98), (0.6, -0.74), (0.74, -0.7), (0.7, -0.42),
-                       (0.78, -0.3), (0.36, 0.28), (0.0, 0.36), r=0.12)),
+        ("main", _blob((-0.84, 0.14), (-0.6, -0.12), (-0.3, -0.04), (0.2, 0.0), (0.62, 0.22), (0.2, 0.6),
+                       (-0.4, 0.64), (-0.78, 0.42))),
+        ("main", _poly((-0.24, 0.2), (-0.06, -0.5), (0.42, -0.98), (0.6, -0.74), (0.74, -0.7),
+                       (0.7, -0.42), (0.78, -0.3), (0.36, 0.28), (0.0, 0.36), r=0.12)),
         ("deep", _stroke((0.46, -0.72), (0.2, -0.24), w=0.05)),
         ("deep", _stroke((0.62, -0.44), (0.34, -0.06), w=0.05)),
         *_eye(-0.56, 0.12, 0.11),
-    ]  # fmt: skip
+    ]
 
 
 def _fish(variant: int) -> list[Part]:
@@ -472,24 +430,26 @@ def _fish(variant: int) -> list[Part]:
             ("deep", _poly((0.42, 0.0), (0.8, -0.52), (1.0, -0.5), (0.86, 0.0), (1.0, 0.5), (0.8, 0.52))),
             ("deep", _poly((-0.36, -0.4), (-0.06, -0.84), (0.4, -0.74), (0.42, -0.2))),
             ("deep", _poly((-0.1, 0.4), (0.08, 0.76), (0.36, 0.7), (0.3, 0.3))),
-            ("main", _blob((-0.98, 0.06), (-0.66, -0.38), (-0.16, -0.54), (0.36, -0.3), (0.66, 0.0), (0.36, 0.32),
-                           (-0.16, 0.54), (-0.66, 0.44))),
+            ("main", _blob((-0.98, 0.06), (-0.66, -0.38), (-0.16, -0.54), (0.36, -0.3), (0.66, 0.0),
+                           (0.36, 0.32), (-0.16, 0.54), (-0.66, 0.44))),
             ("deep", _stroke((-0.36, -0.38), (-0.24, 0.02), (-0.36, 0.4), w=0.06)),
             ("deep", _poly((-0.1, 0.06), (0.24, -0.06), (0.22, 0.26))),
             ("deep", _stroke((-0.94, 0.16), (-0.78, 0.2), (-0.7, 0.16), w=0.05)),
-        ]  # fmt: skip
+        ]
         return parts + _eye(-0.62, -0.1, 0.13)
     parts = [  # angelfish: tall fins
         ("deep", _poly((0.4, 0.0), (0.74, -0.34), (1.0, -0.42), (0.88, 0.0), (1.0, 0.42), (0.74, 0.34))),
-        ("main", _blob((-0.3, -0.4), (0.12, -0.76), (0.5, -1.02), (0.86, -1.0), (0.6, -0.76), (0.46, -0.4), (0.3, -0.2))),
-        ("main", _blob((-0.3, 0.4), (0.12, 0.76), (0.5, 1.02), (0.86, 1.0), (0.6, 0.76), (0.46, 0.4), (0.3, 0.2))),
-        ("main", _blob((-1.0, 0.04), (-0.72, -0.34), (-0.2, -0.6), (0.32, -0.42), (0.6, 0.0), (0.32, 0.42), (-0.2, 0.6),
-                       (-0.72, 0.38))),
+        ("main", _blob((-0.3, -0.4), (0.12, -0.76), (0.5, -1.02), (0.86, -1.0), (0.6, -0.76), (0.46, -0.4),
+                       (0.3, -0.2))),
+        ("main", _blob((-0.3, 0.4), (0.12, 0.76), (0.5, 1.02), (0.86, 1.0), (0.6, 0.76), (0.46, 0.4),
+                       (0.3, 0.2))),
+        ("main", _blob((-1.0, 0.04), (-0.72, -0.34), (-0.2, -0.6), (0.32, -0.42), (0.6, 0.0), (0.32, 0.42),
+                       (-0.2, 0.6), (-0.72, 0.38))),
         ("deep", _stroke((0.1, -0.52), (0.36, -0.6), (0.64, -0.88), w=0.05)),
         ("deep", _stroke((0.1, 0.52), (0.36, 0.6), (0.64, 0.88), w=0.05)),
         ("deep", _stroke((-0.42, -0.42), (-0.32, 0.02), (-0.42, 0.44), w=0.06)),
         ("deep", _stroke((-0.94, 0.12), (-0.82, 0.16), (-0.74, 0.12), w=0.05)),
-    ]  # fmt: skip
+    ]
     return parts + _eye(-0.62, -0.04, 0.12)
 
 
@@ -500,42 +460,18 @@ def _wheel(x: float, y: float, r: float) -> list[Part]:
 def _car(variant: int) -> list[Part]:
     if variant == 0:  # hatchback
         parts: list[Part] = [
-            (
-                "main",
-                _blob(
-                    (-0.56, 0.0),
-                    (-0.4, -0.42),
-                    (-0.1, -0.62),
-                    (0.5, -0.62),
-                    (0.84, -0.44),
-                    (0.96, 0.1),
-                    (0.2, 0.3),
-                ),
-            ),
-            (
-                "main",
-                _poly(
-                    (-1.0, 0.5), (-0.98, 0.1), (-0.62, -0.08), (0.9, -0.08), (1.0, 0.1), (1.0, 0.5), r=0.14
-                ),
-            ),
+            ("main", _blob((-0.56, 0.0), (-0.4, -0.42), (-0.1, -0.62), (0.5, -0.62), (0.84, -0.44),
+                           (0.96, 0.1), (0.2, 0.3))),
+            ("main", _poly((-1.0, 0.5), (-0.98, 0.1), (-0.62, -0.08), (0.9, -0.08), (1.0, 0.1),
+                           (1.0, 0.5), r=0.14)),
             ("glass", _poly((-0.42, -0.06), (-0.26, -0.42), (0.08, -0.46), (0.08, -0.06))),
             ("glass", _poly((0.18, -0.06), (0.18, -0.46), (0.58, -0.46), (0.76, -0.06))),
         ]
     else:  # pickup
         parts = [
             ("main", _poly((-0.6, 0.0), (-0.46, -0.62), (0.16, -0.62), (0.2, 0.0), r=0.12)),
-            (
-                "main",
-                _poly(
-                    (-1.0, 0.5),
-                    (-0.98, 0.06),
-                    (-0.66, -0.08),
-                    (0.12, -0.08),
-                    (0.16, -0.2),
-                    (1.0, -0.2),
-                    (1.0, 0.5),
-                ),
-            ),
+            ("main", _poly((-1.0, 0.5), (-0.98, 0.06), (-0.66, -0.08), (0.12, -0.08), (0.16, -0.2),
+                           (1.0, -0.2), (1.0, 0.5))),
             ("glass", _poly((-0.44, -0.06), (-0.34, -0.46), (0.04, -0.46), (0.06, -0.06))),
             ("deep", _rect(0.18, -0.28, 1.02, -0.12)),
             ("deep", _rect(0.16, -0.12, 0.22, 0.42, r=0.02)),
@@ -592,12 +528,12 @@ def _bench(variant: int) -> list[Part]:
         parts = legs + [
             ("iron", _rect(-0.72, -0.2, -0.58, 0.3)),
             ("iron", _rect(0.6, -0.2, 0.74, 0.3)),
-            ("main", _blob((-0.98, -0.04), (-0.92, -0.4), (-0.5, -0.74), (0.0, -0.84), (0.5, -0.74), (0.92, -0.4),
-                           (0.98, -0.04), (0.5, -0.08), (-0.5, -0.08))),
+            ("main", _blob((-0.98, -0.04), (-0.92, -0.4), (-0.5, -0.74), (0.0, -0.84), (0.5, -0.74),
+                           (0.92, -0.4), (0.98, -0.04), (0.5, -0.08), (-0.5, -0.08))),
             ("deep", _stroke((-0.5, -0.6), (-0.5, -0.2), w=0.06)),
             ("deep", _stroke((0.0, -0.7), (0.0, -0.2), w=0.06)),
             ("deep", _stroke((0.5, -0.6), (0.5, -0.2), w=0.06)),
-        ]  # fmt: skip
+        ]
     parts += [
         ("main", _poly((-0.98, 0.14), (0.98, 0.14), (1.0, 0.42), (-1.0, 0.42))),
         ("deep", _rect(-1.0, 0.38, 1.0, 0.5, r=0.04)),
@@ -614,19 +550,21 @@ def _tree(variant: int) -> list[Part]:
             ("wood", _poly((-0.22, 0.97), (-0.1, 0.2), (0.14, 0.2), (0.26, 0.97))),
             ("wood", _stroke((0.06, 0.68), (0.36, 0.56), (0.6, 0.34), w=0.14, end=0.1)),
             ("main", _ellipse(0.68, 0.34, 0.26, 0.22)),
-            ("main", _blob((-0.86, 0.02), (-0.84, -0.4), (-0.56, -0.66), (-0.26, -0.94), (0.22, -0.92), (0.52, -0.66),
-                           (0.8, -0.36), (0.7, 0.06), (0.36, 0.22), (0.0, 0.34), (-0.4, 0.3))),
+            ("main", _blob((-0.86, 0.02), (-0.84, -0.4), (-0.56, -0.66), (-0.26, -0.94), (0.22, -0.92),
+                           (0.52, -0.66), (0.8, -0.36), (0.7, 0.06), (0.36, 0.22), (0.0, 0.34), (-0.4, 0.3))),
             ("deep", _stroke((-0.3, 0.08), (0.04, 0.16), (0.36, -0.02), w=0.08)),
             ("deep", _stroke((0.14, -0.36), (0.36, -0.34), (0.54, -0.46), w=0.07)),
             ("lift", _stroke((-0.6, -0.3), (-0.44, -0.54), (-0.2, -0.68), w=0.1)),
-        ]  # fmt: skip
+        ]
         return _lean(parts, shear_x=0.12)
     parts = [("wood", _rect(-0.14, 0.5, 0.14, 0.98)), ("wood", _stroke((0.06, 0.88), (0.46, 0.76), w=0.11))]
     for top, bottom, wide in ((0.0, 0.72, 0.86), (-0.5, 0.24, 0.66), (-0.98, -0.26, 0.46)):  # conifer
         parts += [
-            ("main", _poly((0.0, top - 0.06), (wide * 0.62, bottom - 0.22), (wide, bottom), (0.0, bottom + 0.06), (-wide, bottom))),
-            ("deep", _stroke((-wide * 0.7, bottom - 0.06), (0.0, bottom - 0.02), (wide * 0.7, bottom - 0.06), w=0.07)),
-        ]  # fmt: skip
+            ("main", _poly((0.0, top - 0.06), (wide * 0.62, bottom - 0.22), (wide, bottom),
+                           (0.0, bottom + 0.06), (-wide, bottom))),
+            ("deep", _stroke((-wide * 0.7, bottom - 0.06), (0.0, bottom - 0.02),
+                             (wide * 0.7, bottom - 0.06), w=0.07)),
+        ]
     return _lean(parts, shear_x=0.16)
 
 
@@ -650,23 +588,11 @@ def _flower(variant: int) -> list[Part]:
         return stem + petals + rays + [("centre", _ellipse(x, y, 0.25))]
     return stem + [  # tulip
         ("deep", _poly((-0.5, -0.3), (-0.34, -0.98), (0.1, -0.6), (0.34, -0.96), (0.4, -0.2), (-0.1, 0.0))),
-        (
-            "main",
-            _blob((-0.82, -0.74), (-0.5, -0.62), (-0.16, -0.24), (-0.06, 0.24), (-0.4, 0.22), (-0.74, -0.12)),
-        ),
+        ("main", _blob((-0.82, -0.74), (-0.5, -0.62), (-0.16, -0.24), (-0.06, 0.24), (-0.4, 0.22),
+                       (-0.74, -0.12))),
         ("main", _blob((0.58, -0.76), (0.3, -0.62), (0.0, -0.24), (-0.2, 0.24), (0.18, 0.22), (0.52, -0.12))),
-        (
-            "main",
-            _blob(
-                (-0.14, -0.82),
-                (0.16, -0.46),
-                (0.2, -0.1),
-                (0.0, 0.22),
-                (-0.26, 0.22),
-                (-0.46, -0.1),
-                (-0.4, -0.5),
-            ),
-        ),
+        ("main", _blob((-0.14, -0.82), (0.16, -0.46), (0.2, -0.1), (0.0, 0.22), (-0.26, 0.22),
+                       (-0.46, -0.1), (-0.4, -0.5))),
         ("deep", _stroke((-0.14, -0.46), (-0.12, 0.02), w=0.05)),
     ]
 
@@ -675,10 +601,8 @@ def _cup(variant: int) -> list[Part]:
     if variant == 0:  # mug
         return [
             ("main", _stroke((0.36, -0.24), (0.78, -0.28), (0.92, 0.06), (0.76, 0.42), (0.34, 0.44), w=0.22)),
-            (
-                "main",
-                _poly((-0.84, -0.62), (0.5, -0.62), (0.46, 0.86), (0.2, 0.94), (-0.54, 0.94), (-0.8, 0.86)),
-            ),
+            ("main", _poly((-0.84, -0.62), (0.5, -0.62), (0.46, 0.86), (0.2, 0.94), (-0.54, 0.94),
+                           (-0.8, 0.86))),
             ("deep", _ellipse(-0.17, -0.62, 0.67, 0.2)),
             ("coffee", _ellipse(-0.17, -0.59, 0.55, 0.13)),
         ]
@@ -687,12 +611,8 @@ def _cup(variant: int) -> list[Part]:
         ("deep", _ellipse(-0.08, 0.74, 0.92, 0.2)),
         ("lift", _ellipse(-0.08, 0.69, 0.9, 0.17)),
         ("deep", _rect(-0.36, 0.52, 0.2, 0.74)),
-        (
-            "main",
-            _poly(
-                (-0.88, -0.4), (0.72, -0.4), (0.62, 0.14), (0.34, 0.54), (-0.5, 0.54), (-0.78, 0.14), r=0.2
-            ),
-        ),
+        ("main", _poly((-0.88, -0.4), (0.72, -0.4), (0.62, 0.14), (0.34, 0.54), (-0.5, 0.54),
+                       (-0.78, 0.14), r=0.2)),
         ("deep", _ellipse(-0.08, -0.4, 0.8, 0.2)),
         ("coffee", _ellipse(-0.08, -0.37, 0.67, 0.13)),
     ]
@@ -708,18 +628,8 @@ def _chair(variant: int) -> list[Part]:
             ("deep", _rect(-0.86, 0.2, -0.68, 0.86)),
             ("deep", _rect(-0.14, 0.4, 0.06, 1.0)),
             ("deep", _rect(0.6, 0.1, 0.78, 0.86)),
-            (
-                "deep",
-                _poly(
-                    (-0.88, 0.18),
-                    (-0.04, 0.44),
-                    (0.78, 0.18),
-                    (0.78, 0.32),
-                    (-0.04, 0.6),
-                    (-0.88, 0.32),
-                    r=0.04,
-                ),
-            ),
+            ("deep", _poly((-0.88, 0.18), (-0.04, 0.44), (0.78, 0.18), (0.78, 0.32), (-0.04, 0.6),
+                           (-0.88, 0.32), r=0.04)),
             ("main", _poly((-0.9, 0.14), (0.06, -0.06), (0.8, 0.16), (-0.06, 0.46))),
         ]
     return [  # armchair
@@ -742,18 +652,8 @@ def _lamp(variant: int) -> list[Part]:
             ("metal", _ellipse(0.82, 0.06, 0.13)),
             ("main", _poly((-0.1, 0.97), (-0.06, 0.8), (0.16, 0.7), (0.6, 0.7), (0.82, 0.8), (0.86, 0.97))),
             ("glow", _ellipse(-0.5, -0.14, 0.25)),
-            (
-                "main",
-                _poly(
-                    (0.0, -1.0),
-                    (0.28, -0.72),
-                    (0.16, -0.4),
-                    (-0.02, 0.3),
-                    (-0.98, -0.52),
-                    (-0.32, -0.88),
-                    r=0.12,
-                ),
-            ),
+            ("main", _poly((0.0, -1.0), (0.28, -0.72), (0.16, -0.4), (-0.02, 0.3), (-0.98, -0.52),
+                           (-0.32, -0.88), r=0.12)),
             ("deep", _stroke((-0.98, -0.5), (-0.04, 0.28), w=0.11)),
         ]
     return [  # table lamp
@@ -808,12 +708,8 @@ def _umbrella(variant: int) -> list[Part]:
         edge = np.linspace(0.98, -0.98, 33)[1:-1]
         scallops = np.stack([edge, 0.08 - 0.11 * np.abs(np.sin((edge + 0.98) / 1.96 * 4 * np.pi))], 1)
         parts: list[Part] = [
-            (
-                "wood",
-                _stroke(
-                    (0.0, -0.9), (0.0, 0.2), (0.0, 0.76), (0.12, 0.92), (0.28, 0.86), (0.3, 0.72), w=0.11
-                ),
-            ),
+            ("wood", _stroke((0.0, -0.9), (0.0, 0.2), (0.0, 0.76), (0.12, 0.92), (0.28, 0.86),
+                             (0.3, 0.72), w=0.11)),
             ("main", np.concatenate([dome, scallops])),
             ("deep", _stroke((-0.05, -0.74), (-0.38, -0.4), (-0.49, 0.04), w=0.055)),
             ("deep", _stroke((0.0, -0.74), (0.0, 0.04), w=0.055)),
@@ -839,9 +735,9 @@ def _umbrella(variant: int) -> list[Part]:
 BUILDERS: dict[str, Callable[[int], list[Part]]] = {
     "cat": _cat, "dog": _dog, "bird": _bird, "fish": _fish, "car": _car, "boat": _boat, "bench": _bench, "tree": _tree,
     "flower": _flower, "cup": _cup, "chair": _chair, "lamp": _lamp, "house": _house, "umbrella": _umbrella,
-}  # fmt: skip
+}
 
-# --------------------------------------------------------------------------------------------------------------- props
+# ------------------------------------------------------------------------------------------------------ props
 
 
 def _ball() -> list[Part]:
@@ -899,22 +795,18 @@ def _candle() -> list[Part]:
 
 def _apple() -> list[Part]:
     return [
-        ("red", _blob((0.0, -0.42), (0.5, -0.58), (0.88, -0.2), (0.76, 0.5), (0.36, 0.92), (0.0, 0.84), (-0.36, 0.92),
-                      (-0.76, 0.5), (-0.88, -0.2), (-0.5, -0.58))),
+        ("red", _blob((0.0, -0.42), (0.5, -0.58), (0.88, -0.2), (0.76, 0.5), (0.36, 0.92), (0.0, 0.84),
+                      (-0.36, 0.92), (-0.76, 0.5), (-0.88, -0.2), (-0.5, -0.58))),
         ("wood", _stroke((0.0, -0.36), (0.04, -0.66), (0.14, -0.88), w=0.13)),
         ("green", _blob((0.1, -0.6), (0.36, -0.94), (0.8, -0.92), (0.6, -0.62))),
         ("white", _ellipse(-0.44, -0.14, 0.13, 0.22, turn=25)),
-    ]  # fmt: skip
+    ]
 
 
 def _book() -> list[Part]:
     return [
-        (
-            "navy",
-            _poly(
-                (-0.94, -0.2), (0.5, -0.66), (0.96, 0.1), (0.96, 0.34), (-0.46, 0.86), (-0.94, 0.12), r=0.06
-            ),
-        ),
+        ("navy", _poly((-0.94, -0.2), (0.5, -0.66), (0.96, 0.1), (0.96, 0.34), (-0.46, 0.86),
+                       (-0.94, 0.12), r=0.06)),
         ("page", _poly((-0.42, 0.5), (0.9, 0.06), (0.9, 0.28), (-0.42, 0.74), r=0.03)),
         ("blue", _poly((-0.96, -0.22), (0.5, -0.68), (0.98, 0.06), (-0.44, 0.52), r=0.05)),
         ("yellow", _poly((-0.5, -0.12), (0.32, -0.38), (0.5, -0.1), (-0.3, 0.18), r=0.03)),
@@ -933,13 +825,17 @@ def _bucket() -> list[Part]:
 PROP_BUILDERS: dict[str, Callable[[], list[Part]]] = {
     "ball": _ball, "box": _box, "hat": _hat, "kite": _kite, "candle": _candle, "apple": _apple, "book": _book,
     "bucket": _bucket,
-}  # fmt: skip
+}
+# fmt: on
 
 
 @cache
 def _packed(kind: str, variant: int) -> tuple[tuple[int, ...], Shape, tuple[int, ...], tuple[bool, ...]]:
-    """(palette index of each part, all outlines in one array, where each outline ends, whether it is part of the
-    silhouette) of an object or a prop."""
+    """The parts of an object or a prop, packed for drawing.
+
+    Returns (palette index of each part, all outlines in one array, where in its flat list each outline ends,
+    whether the part belongs to the silhouette).
+    """
     if kind in BUILDERS:
         parts, index = BUILDERS[kind](variant), OBJECT_INDEX
     else:
@@ -961,12 +857,12 @@ def _reaches_out(which: int, shapes: Sequence[Shape]) -> bool:
     return not inside[y, x].all()
 
 
-# -------------------------------------------------------------------------------------------------------------- sprites
+# ---------------------------------------------------------------------------------------------------- sprites
 
 
 @lru_cache(maxsize=256)
 def _pattern_mask(pattern: str, half: int) -> Image.Image:
-    """Stripes or spots for an object of `half` pixels a unit: an L image with room to be cropped at a random place."""
+    """Stripes or spots for an object of `half` pixels a unit: an L image, to be cropped at a random place."""
     side = 4 * half
     image = Image.new("L", (side, side))
     draw = ImageDraw.Draw(image)
@@ -1008,8 +904,8 @@ def _sprite(
 ) -> Image.Image:
     """One object or prop as an index image (EMPTY around it).
 
-    `half` is the length of one unit in pixels; `rim` and `ink` are (index, width): the rim lies around the whole
-    silhouette, the ink (width 0: none) around each part.
+    `half` is the length of one unit in pixels; `rim` and `ink` are (index, width): the rim lies around the
+    whole silhouette, the ink (width 0: none) around each part.
     """
     indices, points, ends, outer = _packed(kind, variant)
     a = np.deg2rad(degrees)
@@ -1035,7 +931,7 @@ def _sprite(
 
 
 def _layout(count: int, rng: np.random.Generator) -> tuple[float, list[tuple[float, float]]]:
-    """(half width, centres) of the main objects, as shares of the picture's width. Both lower corners stay free."""
+    """(half width, centres) of the main objects as shares of the width; the lower corners stay mostly free."""
     if count == 1:
         return 0.315, [(0.5, 0.5)]
     if count == 2:
@@ -1049,11 +945,11 @@ def _layout(count: int, rng: np.random.Generator) -> tuple[float, list[tuple[flo
     return 0.172, [(0.5, 0.205), (0.205, 0.475), (0.795, 0.475), (0.5, 0.755)]
 
 
-# ---------------------------------------------------------------------------------------------------------- backgrounds
+# ------------------------------------------------------------------------------------------------ backgrounds
 
 
 class _Board:
-    """The index canvas with the colour names of one background; coordinates are shares of the picture's width."""
+    """The index canvas with the colour names of one background; coordinates are shares of the width."""
 
     def __init__(self, side: int, background: str, ink: int):
         self.image = Image.new("P", (side, side))
@@ -1252,8 +1148,8 @@ def _night(b: _Board, rng: np.random.Generator) -> None:
         if abs(sx - x) < 0.15 and abs(sy - y) < 0.15:
             continue
         r = 0.028 if i % 3 == 0 else 0.014
-        b.poly("star", [(sx, sy - r), (sx + r * 0.3, sy - r * 0.3), (sx + r, sy), (sx + r * 0.3, sy + r * 0.3),
-                        (sx, sy + r), (sx - r * 0.3, sy + r * 0.3), (sx - r, sy), (sx - r * 0.3, sy - r * 0.3)], ink=False)  # fmt: skip
+        points = _ellipse(0, 0, 1, n=8) * np.where(np.arange(8) % 2 == 0, r, 0.42 * r)[:, None]
+        b.poly("star", points + (sx, sy), ink=False)
     b.hill("hill", 0.8, 0.04, 1.0, rng.uniform(0, 6))
     b.hill("hill2", 0.9, 0.03, 0.8, rng.uniform(0, 6))
 
@@ -1366,7 +1262,7 @@ PAINTERS: dict[str, Callable[[_Board, np.random.Generator], None]] = {
     "night sky": _night, "desert": _desert, "room": _room,
 }  # fmt: skip
 
-# --------------------------------------------------------------------------------------------------------------- styles
+# ----------------------------------------------------------------------------------------------------- styles
 
 
 @lru_cache(maxsize=8)
@@ -1405,7 +1301,7 @@ def _textures(size: int) -> dict[str, Image.Image]:
 
 @lru_cache(maxsize=128)
 def _relief(side: int) -> tuple[Image.Image, Image.Image, Image.Image]:
-    """The light on one object of `side` pixels, from the upper left: how bright, how dark, and how dark for pencils."""
+    """The light on one object, from the upper left: how bright, how dark, and how dark for pencils."""
     y, x = np.mgrid[0:side, 0:side].astype(np.float32) / side
     depth = 0.62 * x + 0.85 * y - 0.34
     bright, dark = 0.5 * np.clip(0.34 - depth, 0, 0.8), 0.42 * np.clip(depth - 0.3, 0, 1)
@@ -1422,8 +1318,8 @@ def _finish(
 ) -> None:
     """Lays the style's finish over the reduced picture, in place.
 
-    `figures` is the mask of everything but the background (None in the styles that need none); `objects` are (left,
-    top, mask) of every main object and the prop.
+    `figures` is the mask of everything but the background (None in the styles that need none); `objects` are
+    (left, top, mask) of every main object and the prop.
     """
     size = picture.width
     over = _textures(size)
@@ -1473,7 +1369,7 @@ _QUARTER = [round(0.26 * i) for i in range(256)]
 _CHALK_BY_LIGHT = [min(255, round(40 + 1.1 * i)) for i in range(256)]
 
 
-# ----------------------------------------------------------------------------------------------------------------- scene
+# ------------------------------------------------------------------------------------------------------ scene
 
 
 def draw_scene(scene: Scene, seed: int, size: int = 112) -> Image.Image:
@@ -1481,8 +1377,8 @@ def draw_scene(scene: Scene, seed: int, size: int = 112) -> Image.Image:
 
     Args:
         scene: what to draw.
-        seed: a non-negative integer that decides everything the scene leaves open (small shifts and turns, where
-            clouds, leaves and stars are); equal arguments give equal bytes.
+        seed: a non-negative integer that decides everything the scene leaves open (small shifts and turns,
+            where clouds, leaves and stars are); equal arguments give equal bytes.
         size: width and height in pixels.
 
     Returns:
@@ -1557,7 +1453,7 @@ def draw_scene(scene: Scene, seed: int, size: int = 112) -> Image.Image:
     return picture
 
 
-# ---------------------------------------------------------------------------------------------------------------- sheets
+# ----------------------------------------------------------------------------------------------------- sheets
 
 PLAIN = Scene("cat", "orange", 1, "plain", "meadow", "none", "left", "flat", "light", 0, "left")
 
@@ -1578,44 +1474,71 @@ def _sheets() -> dict[str, list[list[Scene]]]:
     """What to look at: each sheet varies two or three fields."""
     rng = np.random.default_rng(3)
 
-    def with_(**values) -> Scene:
+    def plain(**values) -> Scene:
         return Scene(**(PLAIN.as_dict() | values))
 
-    kinds = [
-        [
-            with_(kind=k, variant=v, facing=f, colour=COLOURS[i % 8], background="room")
-            for i, k in enumerate(KINDS)
-        ]
-        for v in VARIANTS
-        for f in FACINGS
-    ]
-    colours = [
-        [with_(kind=k, colour=c, shade=s, background=b) for c in COLOURS]
-        for k, b in (("cat", "meadow"), ("car", "desert"), ("fish", "night sky"), ("house", "snowy park"))
-        for s in SHADES
-    ]
-    styles = [
-        [with_(style=s, kind=k, colour=c, pattern=p, background=b, count=n, prop=q, side=e, shade=h) for k, c, p, b, n, q, e, h in looks]
-        for looks in [[
-            ("cat", "orange", "plain", "meadow", 1, "ball", "left", "light"), ("car", "red", "striped", "city", 2, "hat", "right", "light"),
-            ("tree", "green", "plain", "beach", 1, "bucket", "right", "dark"), ("cup", "blue", "spotted", "room", 4, "apple", "left", "dark"),
-            ("bird", "white", "plain", "snowy park", 1, "box", "left", "light"), ("dog", "black", "plain", "night sky", 1, "none", "left", "dark"),
-            ("house", "yellow", "spotted", "autumn park", 3, "book", "left", "light"), ("fish", "pink", "striped", "desert", 4, "none", "left", "dark"),
-        ]]
-        for s in STYLES
-    ]  # fmt: skip
-    patterns = [
-        [with_(kind=k, pattern=p, count=n, colour=c, shade=s, background="beach") for p in PATTERNS for n in COUNTS]
-        for k, c, s in (("cat", "orange", "light"), ("cup", "yellow", "light"), ("lamp", "blue", "dark"),
-                        ("bench", "pink", "light"), ("umbrella", "white", "light"), ("flower", "purple", "dark"))
-    ]  # fmt: skip
-    backgrounds = [[with_(kind=k, background=b, colour=c) for b in BACKGROUNDS]
-                   for k, c in (("chair", "blue"), ("lamp", "red"), ("house", "white"), ("boat", "black"))]  # fmt: skip
-    props = [[with_(prop=q, side=s, count=n, kind="dog", colour="purple", background=b) for q in PROPS[1:]]
-             for s, n, b in zip((*SIDES, *SIDES), COUNTS, ("beach", "snowy park", "city", "night sky"), strict=True)]  # fmt: skip
-    mixed = [[random_scene(rng) for _ in range(12)] for _ in range(8)]
-    return {"kinds": kinds, "colours": colours, "styles": styles, "patterns": patterns, "backgrounds": backgrounds,
-            "props": props, "mixed": mixed}  # fmt: skip
+    def scene(line: str, **values) -> Scene:
+        """Read a scene off words, e.g. "light red car striped city 2 hat right" (_ stands for a blank)."""
+        shade, colour, kind, pattern, background, count, prop, side = line.split()
+        spoken = {
+            "shade": shade,
+            "colour": colour,
+            "kind": kind,
+            "pattern": pattern,
+            "prop": prop,
+            "side": side,
+        }
+        return plain(**spoken, background=background.replace("_", " "), count=int(count), **values)
+
+    looks = (
+        "light orange cat plain meadow 1 ball left",
+        "light red car striped city 2 hat right",
+        "dark green tree plain beach 1 bucket right",
+        "dark blue cup spotted room 4 apple left",
+        "light white bird plain snowy_park 1 box left",
+        "dark black dog plain night_sky 1 none left",
+        "light yellow house spotted autumn_park 3 book left",
+        "dark pink fish striped desert 4 none left",
+    )
+    patterned = (
+        "light orange cat",
+        "light yellow cup",
+        "dark blue lamp",
+        "light pink bench",
+        "light white umbrella",
+        "dark purple flower",
+    )
+    hues = (("cat", "meadow"), ("car", "desert"), ("fish", "night sky"), ("house", "snowy park"))
+    grounds = (("chair", "blue"), ("lamp", "red"), ("house", "white"), ("boat", "black"))
+    stages = (
+        ("left", 1, "beach"),
+        ("right", 2, "snowy park"),
+        ("left", 3, "city"),
+        ("right", 4, "night sky"),
+    )
+    return {
+        "kinds": [
+            [
+                plain(kind=k, variant=v, facing=f, colour=COLOURS[i % 8], background="room")
+                for i, k in enumerate(KINDS)
+            ]
+            for v in VARIANTS
+            for f in FACINGS
+        ],
+        "colours": [
+            [plain(kind=k, colour=c, shade=s, background=b) for c in COLOURS] for k, b in hues for s in SHADES
+        ],
+        "styles": [[scene(line, style=s) for line in looks] for s in STYLES],
+        "patterns": [
+            [scene(f"{line} {p} beach {n} none left") for p in PATTERNS for n in COUNTS] for line in patterned
+        ],
+        "backgrounds": [[plain(kind=k, background=b, colour=c) for b in BACKGROUNDS] for k, c in grounds],
+        "props": [
+            [plain(kind="dog", colour="purple", prop=q, side=s, count=n, background=b) for q in PROPS[1:]]
+            for s, n, b in stages
+        ],
+        "mixed": [[random_scene(rng) for _ in range(12)] for _ in range(8)],
+    }
 
 
 def main() -> None:
