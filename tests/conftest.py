@@ -24,3 +24,11 @@ def real_annotations() -> Path:
     if not path.is_dir():
         pytest.fail(f"CIR_REAL_ANNOTATIONS names {path}, which is not a folder")
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny random CLIP. Tests that change files work on a copy."""
+    from tiny_clip import write_tiny_clip
+
+    return write_tiny_clip(tmp_path_factory.mktemp("models") / "tiny-clip")

@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from open_clip import pretrained
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from tiny_clip import tiny_config, write_tiny_clip, write_tokenizer
+
+from cir_utils.encoder import TEXT_STEP, load_encoder
+from cir_utils.errors import InputError
+from cir_utils.files import sha256_file
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_clip):
+    return load_encoder(f"local-dir:{tiny_clip}")
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    rng = np.random.default_rng(0)
+    paths = [tmp_path / f"{i}.png" for i in range(5)]
+    for path in paths:
+        Image.fromarray(rng.integers(0, 255, (40, 50, 3), dtype=np.uint8)).save(path)
+    return paths
+
+
+@pytest.fixture
+def copy(tiny_clip, tmp_path):
+    return shutil.copytree(tiny_clip, tmp_path / "copy")
+
+
+def edit_config(folder, change):
+    path = folder / "open_clip_config.json"
+    table = json.loads(path.read_text())
+    change(table)
+    path.write_text(json.dumps(table))
+
+
+def test_what_a_loaded_encoder_says_of_itself(encoder, tiny_clip):
+    digest = sha256_file(tiny_clip / "open_clip_model.safetensors")
+    assert encoder.identifier == f"tiny-clip@{digest[:12]}"
+    assert (encoder.width, encoder.context_length) == (16, 77)
+    about = encoder.describe()
+    assert about["weights_sha256"] == digest
+    assert about["activation"] == "GELU"
+    assert about["precision"] == "float32"
+    assert about["preprocessing"]["size"] == [32, 32]
+    assert json.loads(json.dumps(about)) == about
+    assert str(tiny_clip) not in json.dumps(about)
+
+
+def test_weights_stored_in_half_precision_load_as_float32(encoder, tiny_clip):
+    stored = load_file(tiny_clip / "open_clip_model.safetensors")
+    assert {value.dtype for value in stored.values()} == {torch.float16}
+    assert {value.dtype for value in encoder.model.parameters()} == {torch.float32}
+    assert torch.equal(encoder.model.text_projection, stored["text_projection"].float())
+
+
+def test_images_equal_open_clips_own_path(encoder, tiny_clip, pictures):
+    model, preprocess = open_clip.create_model_from_pretrained(f"local-dir:{tiny_clip}")
+    model.eval()
+    with torch.no_grad():
+        pixels = torch.stack([preprocess(Image.open(path)) for path in pictures])
+        expected = model.encode_image(pixels, normalize=True)
+    found = encoder.encode_images(pictures, batch_size=2)
+    assert found.shape == (5, 16) and found.dtype == torch.float32
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert torch.allclose(found.norm(dim=1), torch.ones(5), atol=1e-6)
+    assert (found @ found.T - torch.eye(5)).abs().max() < 0.9999  # different pictures, different features
+
+
+def test_images_keep_their_order_for_every_batch_size(encoder, pictures):
+    whole = encoder.encode_images(pictures)
+    for size in (1, 3, 5, 64):
+        assert torch.allclose(encoder.encode_images(pictures, batch_size=size), whole, atol=1e-6)
+    assert torch.allclose(encoder.encode_images(pictures[::-1]), whole.flip(0), atol=1e-6)
+    assert encoder.encode_images([]).shape == (0, 16)
+
+
+def test_an_unreadable_image_is_named(encoder, pictures):
+    pictures[3].write_bytes(b"")
+    with pytest.raises(InputError, match=r"3\.png is empty"):
+        encoder.encode_images(pictures, batch_size=2)
+
+
+def test_all_modes_and_orientations_pass_through_the_one_loader(encoder, tmp_path):
+    image = Image.new("RGB", (64, 48), "white")
+    image.paste("red", (0, 0, 8, 48))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "tagged.png", exif=exif)
+    image.transpose(Image.Transpose.ROTATE_270).save(tmp_path / "turned.png")
+    first, second = encoder.encode_images([tmp_path / "tagged.png", tmp_path / "turned.png"])
+    assert torch.allclose(first, second, atol=1e-6)
+
+
+TEXTS = [
+    "a red cat",
+    "Two CATS on the beach",
+    "",
+    "red " * 14 + "a",  # 15 words and two marks: the first length over one step
+    "red " * 14,  # exactly one step
+    "red " * 75,  # exactly the context
+    "red " * 200,
+    "an emoji 🐙 and ¾",
+]
+
+
+def test_texts_equal_open_clips_own_path(encoder, tiny_clip):
+    model = open_clip.create_model_from_pretrained(f"local-dir:{tiny_clip}", return_transform=False).eval()
+    tokenizer = open_clip.get_tokenizer(f"local-dir:{tiny_clip}")
+    with torch.no_grad():
+        expected = model.encode_text(tokenizer(TEXTS), normalize=True)
+    found = encoder.encode_texts(TEXTS, batch_size=3)
+    assert found.features.shape == (len(TEXTS), 16) and found.features.dtype == torch.float32
+    assert torch.allclose(found.features, expected, atol=1e-6)
+
+
+def test_argmax_pooling_needs_an_end_token_with_the_highest_number(tmp_path):
+    folder = write_tiny_clip(tmp_path / "argmax", pool_type="argmax")
+    with pytest.raises(InputError, match="does not end texts with the token that the model pools at"):
+        load_encoder(f"local-dir:{folder}")
+
+
+def test_tokens_are_counted_and_cut_texts_reported(encoder):
+    found = encoder.encode_texts(TEXTS)
+    assert found.tokens[:7] == [5, 11, 2, 17, 16, 77, 202]  # CATS is five: a space and its letters
+    assert found.cut == [False, False, False, False, False, False, True, False]
+    assert 16 % TEXT_STEP == 0
+
+
+def test_a_cut_text_keeps_the_end_token_and_the_front(encoder):
+    found = encoder.encode_texts(["red " * 75, "red " * 200, "blue " + "red " * 200])
+    assert torch.allclose(found.features[0], found.features[1], atol=1e-6)
+    assert not torch.allclose(found.features[0], found.features[2], atol=1e-3)
+
+
+def test_features_do_not_depend_on_the_neighbours(encoder):
+    whole = encoder.encode_texts(TEXTS)
+    for number, text in enumerate(TEXTS):
+        alone = encoder.encode_texts([text])
+        assert torch.allclose(alone.features[0], whole.features[number], atol=1e-6)
+        assert (alone.tokens, alone.cut, alone.unknown) == (
+            whole.tokens[number : number + 1],
+            whole.cut[number : number + 1],
+            whole.unknown[number : number + 1],
+        )
+    assert encoder.encode_texts([]).features.shape == (0, 16)
+
+
+def test_unknown_words_are_those_broken_into_pieces(encoder):
+    found = encoder.encode_texts(
+        ["a red cat, two dogs; the ZEBRA and a zebra", "a red cat.", "🐙 is red", "red-blue", "two   cats\n"]
+    )
+    assert found.unknown == [["dogs", "ZEBRA", "zebra"], [], ["🐙"], ["blue"], ["cats"]]
+
+
+def test_special_tokens_written_in_a_text_do_not_end_it(encoder):
+    found = encoder.encode_texts(["a red <end> cat", "a red cat", "a red <PAD>cat<start>", "a red"])
+    assert torch.allclose(found.features[0], found.features[1], atol=1e-6)
+    assert torch.allclose(found.features[2], found.features[1], atol=1e-6)
+    assert not torch.allclose(found.features[1], found.features[3], atol=1e-3)
+
+
+def test_lone_surrogates_do_not_break_the_tokenizer(encoder):
+    assert torch.isfinite(encoder.encode_texts(["a red \ud83d cat"]).features).all()
+
+
+def test_features_are_ordinary_tensors(encoder, pictures):
+    features = encoder.encode_images(pictures[:1])
+    features += 0  # an inference-mode tensor would refuse this
+    assert not features.requires_grad
+
+
+# --- folders that must be refused ---
+
+
+def test_missing_weights_are_an_error_not_a_random_model(copy):
+    (copy / "open_clip_model.safetensors").unlink()
+    with pytest.raises(InputError, match="has no weights: put open_clip_model.safetensors there"):
+        load_encoder(f"local-dir:{copy}")
+    (copy / "open_clip_pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(InputError, match="has no weights"):
+        load_encoder(f"local-dir:{copy}")
+
+
+def test_damaged_weights(copy):
+    path = copy / "open_clip_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match="cannot be loaded") as caught:
+        load_encoder(f"local-dir:{copy}")
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_without_a_tensor(copy):
+    state = load_file(copy / "open_clip_model.safetensors")
+    del state["text_projection"]
+    save_file(state, copy / "open_clip_model.safetensors")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        load_encoder(f"local-dir:{copy}")
+
+
+def test_weights_that_are_not_finite(copy, pictures):
+    state = load_file(copy / "open_clip_model.safetensors")
+    state["visual.proj"][:] = float("nan")
+    save_file(state, copy / "open_clip_model.safetensors")
+    with pytest.raises(InputError, match="features that are not finite"):
+        load_encoder(f"local-dir:{copy}").encode_images(pictures)
+
+
+@pytest.mark.parametrize("key", ["context_length", "image_size"])
+def test_positions_of_another_size_are_refused_not_resized(copy, key):
+    part = "text_cfg" if key == "context_length" else "vision_cfg"
+    edit_config(copy, lambda table: table["model_cfg"][part].update({key: 64}))
+    with pytest.raises(InputError, match=r"positional_embedding has \d+ rows, the configuration wants"):
+        load_encoder(f"local-dir:{copy}")
+
+
+def test_an_end_token_that_does_not_match(copy):
+    edit_config(copy, lambda table: table["model_cfg"]["text_cfg"].update(eos_id=3))
+    with pytest.raises(InputError, match="eos_id is 3, the tokenizer's end token is 2"):
+        load_encoder(f"local-dir:{copy}")
+
+
+def test_a_tokenizer_that_adds_no_end_token(copy):
+    write_tokenizer(copy, end=False)
+    with pytest.raises(InputError, match="does not end texts"):
+        load_encoder(f"local-dir:{copy}")
+
+
+def test_a_tokenizer_larger_than_the_model(copy):
+    state = load_file(copy / "open_clip_model.safetensors")
+    state["token_embedding.weight"] = state["token_embedding.weight"][:-1].contiguous()
+    save_file(state, copy / "open_clip_model.safetensors")
+    size = len(state["token_embedding.weight"])
+    edit_config(copy, lambda table: table["model_cfg"]["text_cfg"].update(vocab_size=size))
+    with pytest.raises(InputError, match=f"the tokenizer has {size + 1} entries, the model {size}"):
+        load_encoder(f"local-dir:{copy}")
+
+
+@pytest.mark.parametrize("name", ["open_clip_config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_missing_and_broken_parts_are_named(copy, name):
+    (copy / name).write_text("{")
+    with pytest.raises(InputError, match=f"{name} is not valid JSON"):
+        load_encoder(f"local-dir:{copy}")
+    (copy / name).unlink()
+    with pytest.raises(InputError, match=f"{name} does not exist"):
+        load_encoder(f"local-dir:{copy}")
+
+
+def test_foreign_code_is_refused(copy):
+    edit_config(
+        copy,
+        lambda table: table["model_cfg"]["text_cfg"].update(tokenizer_kwargs={"trust_remote_code": True}),
+    )
+    with pytest.raises(InputError, match="trust_remote_code"):
+        load_encoder(f"local-dir:{copy}")
+    path = copy / "tokenizer_config.json"
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "auto_map": {"AutoTokenizer": "evil.Tokenizer"}})
+    )
+    with pytest.raises(InputError, match="auto_map"):
+        load_encoder(f"local-dir:{copy}")
+
+
+def test_specs_that_name_nothing(tmp_path):
+    for spec in ("ViT-B-32", "ViT-B-32:", ":openai", ""):
+        with pytest.raises(InputError, match="write local-dir:FOLDER or ARCHITECTURE:TAG"):
+            load_encoder(spec)
+    with pytest.raises(InputError, match="unknown architecture 'ViT-B-31'.*ViT-B-32"):
+        load_encoder("ViT-B-31:openai")
+    with pytest.raises(
+        InputError, match="unknown weights 'laion9b' of ViT-B-32: choose openai, .*laion2b_s34b_b79k"
+    ):
+        load_encoder("ViT-B-32:laion9b")
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(InputError, match="a file is given as local-dir:FOLDER"):
+        load_encoder(f"ViT-B-32:{tmp_path / 'model.safetensors'}")
+    with pytest.raises(InputError, match="does not exist"):
+        load_encoder(f"local-dir:{tmp_path / 'none'}")
+    with pytest.raises(InputError, match="device"):
+        load_encoder("ViT-B-32:openai", "gpu")
+
+
+# --- architecture and tag ---
+
+
+@pytest.fixture
+def registry(tmp_path, monkeypatch):
+    """Two tiny architectures registered with open_clip, with and without QuickGELU, and weights for both."""
+    config = tiny_config(49408)
+    config["text_cfg"] = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1}
+    models = {
+        "tiny": config,
+        "tiny-quickgelu": {**config, "quick_gelu": True},
+        "quick-only": {**config, "quick_gelu": True},
+    }
+    monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", {**open_clip.factory._MODEL_CONFIGS, **models})
+    torch.manual_seed(0)
+    model = open_clip.create_model("tiny")
+    weights = tmp_path / "tiny.safetensors"
+    save_file({key: value.detach().contiguous() for key, value in model.state_dict().items()}, weights)
+    (tmp_path / "tiny.bin").touch()
+    rows = {
+        "plain": {"file": str(weights)},
+        "openai": {"file": str(weights), "quick_gelu": True},
+        "pickled": {"file": str(tmp_path / "tiny.bin")},
+        "absent": {"hf_hub": "nobody/none/"},
+    }
+    monkeypatch.setitem(pretrained._PRETRAINED, "tiny", rows)
+    monkeypatch.setitem(pretrained._PRETRAINED, "tiny-quickgelu", {"openai": rows["openai"]})
+    monkeypatch.setitem(pretrained._PRETRAINED, "quick-only", rows)
+    return weights
+
+
+def test_architecture_and_tag_are_one_identifier(registry):
+    plain = load_encoder("tiny:plain")
+    assert plain.identifier == "tiny:plain"
+    assert plain.activation == "GELU"
+    assert plain.weights_sha256 == sha256_file(registry)
+    found = plain.encode_texts(["A red cat", "a red cat", "red " * 100, "a red <end_of_text> cat"])
+    assert found.tokens == [5, 5, 102, 5]
+    assert found.cut == [False, False, True, False]
+    assert found.unknown == [[], [], [], []]
+    assert torch.allclose(found.features[3], found.features[1], atol=1e-6)
+    model = open_clip.create_model_from_pretrained("tiny", pretrained="plain", return_transform=False).eval()
+    with torch.no_grad():
+        expected = model.encode_text(
+            open_clip.get_tokenizer("tiny")(["a red cat", "red " * 100]), normalize=True
+        )
+    assert torch.allclose(found.features[1:3], expected, atol=1e-6)
+
+
+def test_weights_that_want_quickgelu_get_it_and_say_so(registry, recwarn):
+    quick = load_encoder("tiny:openai")
+    assert quick.identifier == "tiny-quickgelu:openai"
+    assert quick.activation == quick.describe()["activation"] == "QuickGELU"
+    assert load_encoder("tiny-quickgelu:openai").identifier == quick.identifier
+    plain = load_encoder("tiny:plain")
+    texts = ["a red cat"]
+    assert not torch.allclose(
+        quick.encode_texts(texts).features, plain.encode_texts(texts).features, atol=1e-5
+    )
+    assert not [warning for warning in recwarn if "QuickGELU" in str(warning.message)]
+
+
+def test_plain_weights_on_a_quickgelu_configuration_are_refused(registry):
+    with pytest.raises(
+        InputError, match="the weights plain want plain GELU and the configuration quick-only has"
+    ):
+        load_encoder("quick-only:plain")
+
+
+def test_pickled_and_unreachable_weights(registry):
+    with pytest.raises(InputError, match="pickled"):
+        load_encoder("tiny:pickled")
+    with pytest.raises(InputError, match="not in the local cache and could not be fetched.*HF_HOME"):
+        load_encoder("tiny:absent")
