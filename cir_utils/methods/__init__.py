@@ -1,0 +1,151 @@
+"""The methods: what each is called, where it lives, and which settings it has.
+
+A method is a function ``run(bench, settings) -> MethodOutput`` in a module of this package. This file only names them and
+checks settings, without importing a model library, so that wrong names are reported at once.
+
+To add a method: write ``methods/my_method.py`` with such a function, and add one entry to :data:`METHODS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from cir_utils.errors import InputError
+
+SettingValue = float | int | str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting's kind and range. Numbers lie in ``[low, high]``; words are one of ``choices``."""
+
+    kind: type
+    about: str
+    low: float = 0.0
+    high: float = 1.0
+    choices: tuple[str, ...] = ()
+    default: SettingValue | None = None
+
+    def expected(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        return f"{'a whole number' if self.kind is int else 'a number'} from {self.low:g} to {self.high:g}"
+
+
+@dataclass(frozen=True)
+class Method:
+    """Where a method's function lives (``module:function``) and the settings that it reads."""
+
+    where: str
+    about: str
+    settings: tuple[str, ...] = ()
+
+
+SETTINGS: dict[str, Setting] = {
+    "alpha": Setting(float, "Anchor: weight of the reference image in F_q = (1-alpha) F_d + alpha F_r"),
+    "beta": Setting(float, "Debias: strength of the penalty in S_f = (1+beta) S_q - beta S_i", high=2.0),
+    "description": Setting(
+        str,
+        "how the MLLM is asked for the target description: in four stages (Selective CoT) or plainly",
+        choices=("selective", "plain"),
+        default="selective",
+    ),
+    "lambda": Setting(float, "weight of S^t against S^v in X^R's re-ranking"),
+    "k_prime": Setting(int, "how many candidates X^R's coarse stage hands to verification", low=1, high=10**6),
+    "kappa": Setting(float, "constant of reciprocal rank fusion, 1/(kappa + rank)", low=0, high=10**6),
+    "stages": Setting(
+        str, "X^R: both stages, or coarse filtering alone", choices=("full", "coarse"), default="full"
+    ),
+    "vision": Setting(str, "X^R: agents that look at pictures", choices=("on", "off"), default="on"),
+    "text": Setting(str, "X^R: agents that read captions", choices=("on", "off"), default="on"),
+}
+
+METHODS: dict[str, Method] = {
+    "image-only": Method("baselines:image_only", "the reference image's feature F_r as the query"),
+    "text-only": Method("baselines:text_only", "the modification text's feature F_m as the query"),
+    "image+text": Method("baselines:image_and_text", "the mean of F_r and F_m as the query"),
+    "description-only": Method(
+        "description_only:run", "the MLLM's description of the target, F_d, as the query", ("description",)
+    ),
+    "sdr-cir": Method(
+        "sdr_cir:run", "SDR-CIR: Selective CoT, then Anchor and Debias", ("alpha", "beta", "description")
+    ),
+    "xr": Method(
+        "xr:run",
+        "X^R: imagination, coarse filtering by similarity, fine filtering by verification",
+        ("lambda", "k_prime", "kappa", "stages", "vision", "text"),
+    ),
+}
+
+
+def get_method(name: str) -> Method:
+    """The method called ``name``; :class:`InputError` lists the choices."""
+    if name not in METHODS:
+        raise InputError(f"unknown method {name!r}: choose {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def load_method(name: str) -> Callable[..., Any]:
+    """The function of the method called ``name`` (this imports its module, and with it the model libraries)."""
+    module, function = get_method(name).where.split(":")
+    return getattr(import_module(f"cir_utils.methods.{module}"), function)
+
+
+def parse_assignments(assignments: list[str], what: str = "--set") -> dict[str, str]:
+    """``["alpha=0.2", ...]`` as a dictionary of texts; :class:`InputError` for anything else or a name given twice."""
+    found: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"{what} {assignment!r} is not of the form name=value")
+        if name.strip() in found:
+            raise InputError(f"{what} gives {name.strip()!r} twice; keep one")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def resolve_settings(
+    method: str, defaults: Mapping[str, SettingValue], overrides: Mapping[str, Any] | None = None
+) -> dict[str, SettingValue]:
+    """Every setting of ``method`` with its value: the override, else the profile's value, else the setting's own default.
+
+    Overrides may be texts (from the command line) or values. Raises :class:`InputError` for a setting that the method
+    does not have (its settings are listed) and for a value outside the setting's range.
+    """
+    names = get_method(method).settings
+    overrides = dict(overrides or {})
+    for name in overrides:
+        if name not in names:
+            have = f"its settings are {', '.join(names)}" if names else "it has none"
+            raise InputError(f"unknown setting {name!r} of method {method}: {have}")
+    resolved = {}
+    for name in names:
+        setting = SETTINGS[name]
+        value = overrides.get(name, defaults.get(name, setting.default))
+        if value is None:
+            raise InputError(f"setting {name!r} of method {method} has no value here; give it with --set {name}=...")
+        resolved[name] = _checked(name, setting, value)
+    if resolved.get("vision") == "off" and resolved.get("text") == "off":
+        raise InputError("settings vision=off and text=off together leave method xr without agents; switch one on")
+    return resolved
+
+
+def _checked(name: str, setting: Setting, value: Any) -> SettingValue:
+    """``value`` as the setting's kind, or :class:`InputError`."""
+    fault = InputError(f"setting {name}={value} is not valid: {name} must be {setting.expected()}")
+    if setting.choices:
+        if value not in setting.choices:
+            raise fault
+        return str(value)
+    if isinstance(value, bool):
+        raise fault
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise fault from None
+    if not setting.low <= number <= setting.high or (setting.kind is int and number != int(number)):
+        raise fault
+    return int(number) if setting.kind is int else number
