@@ -163,8 +163,17 @@ ASPECTS = {
     "derived/val_alternate": (46.46879, 45.275298, 42.044596, 44.471122, 44.833195, 44.545635,
                               44.979191, 45.997024, 45.443857),
 }  # fmt: skip
-ASPECT_NAMES = ("cardinality", "addition", "negation", "direct_addressing", "compare_change",
-                "comparative_statement", "statement_with_conjunction", "spatial_relations_background", "viewpoint")  # fmt: skip
+ASPECT_NAMES = (
+    "cardinality",
+    "addition",
+    "negation",
+    "direct_addressing",
+    "compare_change",
+    "comparative_statement",
+    "statement_with_conjunction",
+    "spatial_relations_background",
+    "viewpoint",
+)
 
 
 def real(name):
