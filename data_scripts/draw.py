@@ -3,8 +3,8 @@
 How a picture comes about:
 
 1. Everything is drawn as polygons onto one 8-bit *index* canvas, `SUPERSAMPLE` times larger than the picture:
-   first the background, then the main objects (one sprite, pasted `count` times), then the prop. An index stands
-   for a named part ("sea", "main", "pattern", "rim", ...), not for a colour.
+   first the background, then the main objects (one sprite, pasted `count` times), then the prop. An index
+   stands for a named part ("sea", "main", "pattern", "rim", ...), not for a colour.
 2. A palette, made from the scene's colour, shade, background and style, turns the indices into RGB.
 3. The picture is reduced to its final size, which anti-aliases it, and the style's finish (shading, hatching,
    paper grain, tiles) is laid over it.
@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
@@ -58,10 +59,10 @@ OBJECT_COLOURS: dict[str, tuple[RGB, RGB]] = {
     "green": ((112, 200, 84), (18, 108, 48)),
     "blue": ((98, 172, 248), (24, 58, 176)),
     "purple": ((176, 122, 234), (92, 28, 142)),
-    "pink": ((255, 172, 208), (236, 70, 152)),
-    "brown": ((164, 112, 76), (88, 50, 28)),
-    "white": ((255, 255, 254), (212, 216, 224)),
-    "black": ((72, 74, 82), (14, 14, 18)),
+    "pink": ((255, 162, 204), (236, 70, 152)),
+    "brown": ((172, 120, 82), (110, 64, 36)),
+    "white": ((255, 255, 254), (200, 206, 218)),
+    "black": ((64, 68, 78), (12, 12, 16)),
 }
 #: The tone of stripes and spots, for the light and the dark shade.
 PATTERN_COLOURS: dict[str, tuple[RGB, RGB]] = {
@@ -73,7 +74,7 @@ PATTERN_COLOURS: dict[str, tuple[RGB, RGB]] = {
     "purple": ((246, 236, 255), (214, 176, 250)),
     "pink": ((226, 76, 148), (255, 218, 234)),
     "brown": ((246, 226, 204), (214, 170, 134)),
-    "white": ((136, 146, 168), (116, 124, 144)),
+    "white": ((136, 146, 168), (104, 112, 134)),
     "black": ((226, 228, 234), (178, 182, 192)),
 }
 #: Parts of the main objects whose colour never changes.
@@ -162,12 +163,12 @@ def _luminance(rgb: Sequence[float]) -> float:
 
 
 @cache
-def _object_palette(colour: str, shade: str, style: str) -> tuple[RGB, ...]:
+def _object_palette(colour: str, shade: str, pattern: str, style: str) -> tuple[RGB, ...]:
     """RGB of every entry of OBJECT_PARTS."""
     which = SHADES.index(shade)
     main = OBJECT_COLOURS[colour][which]
     deep = _mix(main, (20, 10, 30), 0.36)
-    if colour in ("brown", "black") and shade == "dark":  # hardly darkens any more
+    if colour == "black" and shade == "dark":  # hardly darkens any more
         deep = _mix(main, (255, 255, 255), 0.28)
     elif colour == "yellow":  # a darkened yellow turns olive: go towards amber instead
         deep = _mix(main, (196, 118, 0), 0.6)
@@ -180,6 +181,11 @@ def _object_palette(colour: str, shade: str, style: str) -> tuple[RGB, ...]:
         rim = light_rim
     elif style == "flat":  # like cut paper
         rim = _mix(main, (84, 92, 120), 0.75) if colour == "white" else light_rim
+        if (
+            pattern != "plain"
+            and min(_luminance(main), _luminance(PATTERN_COLOURS[colour][which]) - 100) > 92
+        ):
+            rim = _mix(deep, (24, 16, 36), 0.25)  # a light rim would run into the light marks
     else:
         rim = light_rim if _luminance(main) < 92 else dark_rim
     if style == "hatched":
@@ -201,7 +207,7 @@ def _object_palette(colour: str, shade: str, style: str) -> tuple[RGB, ...]:
 
 
 @cache
-def _palette(colour: str, shade: str, background: str, style: str) -> tuple[int, ...]:
+def _palette(colour: str, shade: str, pattern: str, background: str, style: str) -> tuple[int, ...]:
     """The flat 256-entry RGB palette of a picture."""
     table: list[RGB] = [(0, 0, 0)] * 256
     wash = {"outline": 0.22, "pastel": 0.34, "hatched": 0.30, "mosaic": 0.16}.get(style, 0.0)
@@ -210,7 +216,7 @@ def _palette(colour: str, shade: str, background: str, style: str) -> tuple[int,
     for i, rgb in enumerate(BACKGROUND_COLOURS[background].values()):
         table[BACKGROUND_BASE + i] = _mix(rgb, PAPER, wash)
     table[INK_BACKGROUND] = (64, 54, 62) if background != "night sky" else (150, 152, 190)
-    for i, rgb in enumerate(_object_palette(colour, shade, style)):
+    for i, rgb in enumerate(_object_palette(colour, shade, pattern, style)):
         table[OBJECT_BASE + i] = rgb
     for i, rgb in enumerate(PROP_COLOURS.values()):
         table[PROP_BASE + i] = _mix(rgb, PAPER, 0.15) if style == "pastel" else rgb
@@ -733,7 +739,8 @@ def _umbrella(variant: int) -> list[Part]:
 
 
 BUILDERS: dict[str, Callable[[int], list[Part]]] = {
-    "cat": _cat, "dog": _dog, "bird": _bird, "fish": _fish, "car": _car, "boat": _boat, "bench": _bench, "tree": _tree,
+    "cat": _cat, "dog": _dog, "bird": _bird, "fish": _fish, "car": _car, "boat": _boat, "bench": _bench,
+    "tree": _tree,
     "flower": _flower, "cup": _cup, "chair": _chair, "lamp": _lamp, "house": _house, "umbrella": _umbrella,
 }
 
@@ -931,7 +938,7 @@ def _sprite(
 
 
 def _layout(count: int, rng: np.random.Generator) -> tuple[float, list[tuple[float, float]]]:
-    """(half width, centres) of the main objects as shares of the width; the lower corners stay mostly free."""
+    """(half width, centres) of the main objects as shares of the width; the lower corners stay free."""
     if count == 1:
         return 0.315, [(0.5, 0.5)]
     if count == 2:
@@ -1138,6 +1145,10 @@ def _city(b: _Board, rng: np.random.Generator) -> None:
         x += 0.21
 
 
+#: A star with four points.
+STAR = _ellipse(0, 0, 1, n=8) * np.where(np.arange(8) % 2 == 0, 1.0, 0.42)[:, None]
+
+
 def _night(b: _Board, rng: np.random.Generator) -> None:
     b.rect("sky", 0, 0, 1, 1, ink=False)
     b.hill("glow", 0.62, 0.05, 0.7, rng.uniform(0, 6))
@@ -1148,8 +1159,7 @@ def _night(b: _Board, rng: np.random.Generator) -> None:
         if abs(sx - x) < 0.15 and abs(sy - y) < 0.15:
             continue
         r = 0.028 if i % 3 == 0 else 0.014
-        points = _ellipse(0, 0, 1, n=8) * np.where(np.arange(8) % 2 == 0, r, 0.42 * r)[:, None]
-        b.poly("star", points + (sx, sy), ink=False)
+        b.poly("star", STAR * r + (sx, sy), ink=False)
     b.hill("hill", 0.8, 0.04, 1.0, rng.uniform(0, 6))
     b.hill("hill2", 0.9, 0.03, 0.8, rng.uniform(0, 6))
 
@@ -1360,12 +1370,15 @@ def _finish(
         marks = Image.new("L", picture.size)
         for left, top, mask in objects:
             marks.paste(_relief(mask.width)[2], (left, top), mask)
-        picture.paste((58, 52, 66), None, ground)
-        picture.paste((52, 40, 56), None, ImageChops.multiply(over["hatch"], marks))
+        lines = ImageChops.lighter(ground, ImageChops.multiply(over["hatch"], marks))
+        light = picture.convert("L")
+        picture.paste((54, 44, 60), None, lines)
+        picture.paste((164, 162, 184), None, ImageChops.multiply(lines, light.point(_PALE_PENCIL)))
 
 
 _HALF = [round(0.5 * i) for i in range(256)]
 _QUARTER = [round(0.26 * i) for i in range(256)]
+_PALE_PENCIL = [max(0, min(255, 8 * (110 - i))) for i in range(256)]  # on dark ground
 _CHALK_BY_LIGHT = [min(255, round(40 + 1.1 * i)) for i in range(256)]
 
 
@@ -1446,7 +1459,7 @@ def draw_scene(scene: Scene, seed: int, size: int = 112) -> Image.Image:
     figures = None
     if style in ("shaded", "hatched"):
         figures = _mask(np.asarray(board.image) >= OBJECT_BASE).reduce(SUPERSAMPLE)
-    board.image.putpalette(_palette(scene.colour, scene.shade, scene.background, style))
+    board.image.putpalette(_palette(scene.colour, scene.shade, scene.pattern, scene.background, style))
     picture = board.image.convert("RGB").reduce(SUPERSAMPLE)
     if style not in ("flat", "outline"):
         _finish(style, picture, figures, objects, rng)
@@ -1474,10 +1487,10 @@ def _sheets() -> dict[str, list[list[Scene]]]:
     """What to look at: each sheet varies two or three fields."""
     rng = np.random.default_rng(3)
 
-    def plain(**values) -> Scene:
+    def plain(**values: Any) -> Scene:
         return Scene(**(PLAIN.as_dict() | values))
 
-    def scene(line: str, **values) -> Scene:
+    def scene(line: str, **values: str | int) -> Scene:
         """Read a scene off words, e.g. "light red car striped city 2 hat right" (_ stands for a blank)."""
         shade, colour, kind, pattern, background, count, prop, side = line.split()
         spoken = {

@@ -42,7 +42,7 @@ def test_every_value_of_every_field_shows(field):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("variant", (0, 1))
 def test_facing_turns_every_kind(kind, variant):
-    """An object and its mirror image differ, and facing right is nearer to the mirror image than to the original."""
+    """Facing right differs from facing left, and is nearer to its mirror image."""
     scene = replace(
         BASE, kind=kind, variant=variant, count=1, pattern="plain", prop="none", background="night sky"
     )
