@@ -61,7 +61,7 @@ OBJECT_COLOURS: dict[str, tuple[RGB, RGB]] = {
     "purple": ((176, 122, 234), (92, 28, 142)),
     "pink": ((255, 162, 204), (236, 70, 152)),
     "brown": ((172, 120, 82), (110, 64, 36)),
-    "white": ((255, 255, 254), (200, 206, 218)),
+    "white": ((255, 255, 254), (204, 205, 209)),
     "black": ((64, 68, 78), (12, 12, 16)),
 }
 #: The tone of stripes and spots, for the light and the dark shade.
@@ -74,8 +74,8 @@ PATTERN_COLOURS: dict[str, tuple[RGB, RGB]] = {
     "purple": ((246, 236, 255), (214, 176, 250)),
     "pink": ((226, 76, 148), (255, 218, 234)),
     "brown": ((246, 226, 204), (214, 170, 134)),
-    "white": ((136, 146, 168), (104, 112, 134)),
-    "black": ((226, 228, 234), (178, 182, 192)),
+    "white": ((154, 154, 160), (134, 135, 142)),
+    "black": ((206, 208, 214), (160, 163, 172)),
 }
 #: Parts of the main objects whose colour never changes.
 FIXED_COLOURS: dict[str, RGB] = {
@@ -880,8 +880,8 @@ def _pattern_mask(pattern: str, half: int) -> Image.Image:
             draw.polygon(
                 [
                     (x + slant, 0),
-                    (x + slant + step * 0.46, 0),
-                    (x - slant + step * 0.46, side),
+                    (x + slant + step * 0.43, 0),
+                    (x - slant + step * 0.43, side),
                     (x - slant, side),
                 ],
                 fill=255,
