@@ -1,0 +1,51 @@
+# Plain pip and one virtual environment. `make help` lists the verbs.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup tutorial lab notebooks test lint lock clean
+
+# The first of these that runs and is Python 3.11 or newer; PYTHON=... overrides.
+PYTHON ?= $(shell for p in python3.11 python3 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.set-up
+# More arguments for pytest, such as PYTEST_ARGS="-k scoring -x".
+PYTEST_ARGS ?=
+WORKERS ?= 2
+
+help:  ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## Make .venv with the exact versions of requirements.lock (once)
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -x $(PY) || test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; install it, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@test -x $(PY) || { echo "Making $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing the packages of requirements.lock (the first time this downloads them)"
+	@$(PY) -m pip install --disable-pip-version-check --quiet -r requirements.lock
+	@$(PY) -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+tutorial: setup  ## Run all notebooks and write the HTML report
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 $(PY) -m cir_utils tutorial
+
+lab: setup  ## Open the notebooks in JupyterLab
+	@$(PY) -m jupyter lab notebooks
+
+notebooks: setup  ## Execute the committed notebooks in place
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 $(PY) -m jupyter nbconvert --to notebook --inplace --execute \
+		--ExecutePreprocessor.record_timing=False notebooks/[0-9]*.ipynb
+
+test: setup  ## Run the tests, notebooks included
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+lint: setup  ## Check style and types
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+
+lock: setup  ## Write requirements.lock from the environment
+	@$(PY) data_scripts/make_lock.py
+
+clean:  ## Remove caches and builds (not .venv, not runs/)
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis report
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
