@@ -1,0 +1,198 @@
+"""Features on disk: computed once for an encoder and a content, checked whenever they are read.
+
+Folder layout, below the cache folder::
+
+    features/<encoder>/encoder.json              what decides the features (ClipEncoder.describe)
+    features/<encoder>/image-<content>.safetensors   one shard: "features" (n, D) float32
+    features/<encoder>/image-<content>.json      its record: encoder, ids, SHA-256 of every image and of the
+    shard features/<encoder>/text-<content>.*          the same for texts
+
+``<encoder>`` is a hash of the description and ``<content>`` one of the images' bytes (or the texts), so
+features of other weights, another preprocessing, another kind of device or a changed picture are never found
+under the name. A shard is written whole and its record after it: a run that is killed loses at most the shard
+it was computing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+from tqdm import tqdm
+
+from cir_utils.benchmarks import ImageId
+from cir_utils.encoder import ClipEncoder, TextFeatures
+from cir_utils.errors import InputError
+from cir_utils.files import sha256_file, sha256_text, write_atomic, write_json_atomic
+
+log = logging.getLogger(__name__)
+
+IMAGES_PER_SHARD = 256
+TEXTS_PER_SHARD = 1024
+
+Say = Callable[[str], None]
+Extra = dict[str, list[Any]]
+
+
+def image_features(
+    encoder: ClipEncoder,
+    ids: Sequence[ImageId],
+    paths: Sequence[Path],
+    cache_dir: Path | str,
+    *,
+    batch_size: int = 64,
+    shard_size: int = IMAGES_PER_SHARD,
+    say: Say = log.info,
+) -> Tensor:
+    """The features of pictures, from the cache where they are there and right: (N, D) float32, rows of unit
+    length, on the encoder's device, in the order of ``ids``.
+
+    ``ids`` and ``paths`` belong together; the ids are kept in the records for the reader, the files' bytes
+    decide. ``say`` gets a sentence about what was reused and computed, and one for every stored shard that is
+    damaged; it is then computed again. Raises :class:`InputError` for a picture that cannot be read and a
+    cache folder that cannot be written, and ``ValueError`` where the two lists differ in length.
+    """
+    if len(ids) != len(paths):
+        raise ValueError(f"{len(ids)} ids and {len(paths)} paths: one path an id")
+    with ThreadPoolExecutor(8) as pool:
+        hashes = list(pool.map(_image_hash, paths))
+    store = _Store(encoder, Path(cache_dir), say)
+    parts = [torch.empty(0, encoder.width)]
+    for part in _parts(len(ids), shard_size, "pictures"):
+
+        def compute(chosen: Sequence[Path] = paths[part]) -> tuple[Tensor, Extra]:
+            return encoder.encode_images(chosen, batch_size), {}
+
+        features, _ = store.shard("image", hashes[part], {"ids": list(ids[part])}, compute)
+        parts.append(features)
+    store.report("images")
+    return torch.cat(parts).to(encoder.device)
+
+
+def text_features(
+    encoder: ClipEncoder,
+    texts: Sequence[str],
+    cache_dir: Path | str,
+    *,
+    batch_size: int = 256,
+    shard_size: int = TEXTS_PER_SHARD,
+    say: Say = log.info,
+) -> TextFeatures:
+    """As :func:`image_features` for texts; equal to ``encoder.encode_texts(texts)`` but for float32
+    rounding."""
+    store = _Store(encoder, Path(cache_dir), say)
+    parts: list[Tensor] = [torch.empty(0, encoder.width)]
+    cut: list[bool] = []
+    tokens: list[int] = []
+    unknown: list[list[str]] = []
+
+    for part in _parts(len(texts), shard_size, "texts"):
+
+        def compute(chosen: Sequence[str] = texts[part]) -> tuple[Tensor, Extra]:
+            found = encoder.encode_texts(chosen, batch_size)
+            return found.features, {"cut": found.cut, "tokens": found.tokens, "unknown": found.unknown}
+
+        content = [sha256_text(text) for text in texts[part]]
+        numbers = {"ids": list(range(part.start, part.stop))}
+        features, extra = store.shard("text", content, numbers, compute, ("cut", "tokens", "unknown"))
+        parts.append(features)
+        cut += extra["cut"]
+        tokens += extra["tokens"]
+        unknown += extra["unknown"]
+    store.report("texts")
+    return TextFeatures(torch.cat(parts).to(encoder.device), cut, tokens, unknown)
+
+
+class _Store:
+    """The shards of one encoder."""
+
+    def __init__(self, encoder: ClipEncoder, cache_dir: Path, say: Say) -> None:
+        self.about = encoder.describe()
+        self.width = encoder.width
+        self.name = encoder.identifier
+        self.say = say
+        self.reused = self.computed = 0
+        self.folder = cache_dir / "features" / sha256_text(json.dumps(self.about, sort_keys=True))[:16]
+        try:
+            if not (self.folder / "encoder.json").is_file():
+                write_json_atomic(self.folder / "encoder.json", self.about)
+        except OSError as error:
+            raise InputError(
+                f"the cache folder {cache_dir} cannot be written ({error.strerror}): name another with "
+                "CIR_CACHE"
+            ) from None
+
+    def shard(
+        self,
+        kind: str,
+        content: Sequence[str],
+        labels: Extra,
+        compute: Callable[[], tuple[Tensor, Extra]],
+        extra_names: tuple[str, ...] = (),
+    ) -> tuple[Tensor, Extra]:
+        """The features of one shard on the CPU, and its further lists: read and checked, or computed and
+        written."""
+        data = self.folder / f"{kind}-{sha256_text(' '.join(content))[:32]}.safetensors"
+        if data.with_suffix(".json").exists():
+            try:
+                found = self._read(data, content, extra_names)
+                self.reused += len(content)
+                return found
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                self.say(f"the stored features {data} are damaged ({error}): computing them again")
+        features, extra = compute()
+        features = features.to("cpu", torch.float32).contiguous()
+        payload = save({"features": features})
+        write_atomic(data, payload)
+        digest = hashlib.sha256(payload).hexdigest()
+        record = {"encoder": self.about, **labels, "content": list(content), "sha256": digest, **extra}
+        write_atomic(data.with_suffix(".json"), json.dumps(record, ensure_ascii=False) + "\n")
+        self.computed += len(content)
+        return features, extra
+
+    def _read(self, data: Path, content: Sequence[str], extra_names: tuple[str, ...]) -> tuple[Tensor, Extra]:
+        record = json.loads(data.with_suffix(".json").read_text(encoding="utf-8"))
+        for key, expected in (("encoder", self.about), ("content", list(content))):
+            if record[key] != expected:
+                raise ValueError(f"its record has another {key}")
+        if sha256_file(data) != record["sha256"]:
+            raise ValueError("its SHA-256 differs from its record")
+        features = load(data.read_bytes())["features"]
+        if features.shape != (len(content), self.width) or features.dtype != torch.float32:
+            raise ValueError(f"it holds {tuple(features.shape)} {features.dtype}")
+        extra = {name: record[name] for name in extra_names}
+        if any(len(values) != len(content) for values in extra.values()):
+            raise ValueError("its record is incomplete")
+        return features, extra
+
+    def report(self, what: str) -> None:
+        self.say(
+            f"features of {self.name}: {self.reused} {what} reused from the cache, {self.computed} computed"
+        )
+
+
+def _parts(count: int, size: int, what: str) -> Iterable[slice]:
+    """Slices of ``size`` items over ``count``, with a progress bar on a terminal."""
+    parts = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+    return tqdm(parts, desc=f"features of {count} {what}", disable=not sys.stderr.isatty())
+
+
+def _image_hash(path: Path) -> str:
+    try:
+        return sha256_file(path)
+    except FileNotFoundError:
+        raise InputError(f"image {path} does not exist; check the benchmark's folder") from None
+    except OSError as error:
+        raise InputError(
+            f"image {path} cannot be read ({error.strerror}); check the benchmark's folder"
+        ) from None

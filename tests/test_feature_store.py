@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from tiny_clip import write_tiny_clip
+
+from cir_utils.encoder import ClipEncoder, load_encoder
+from cir_utils.errors import InputError
+from cir_utils.feature_store import image_features, text_features
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_clip):
+    return load_encoder(f"local-dir:{tiny_clip}")
+
+
+def paint(path, seed):
+    rng = np.random.default_rng(seed)
+    Image.fromarray(rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)).save(path)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    paths = [tmp_path / "pictures" / f"{i}.png" for i in range(10)]
+    paths[0].parent.mkdir()
+    for number, path in enumerate(paths):
+        paint(path, number)
+    return paths
+
+
+@pytest.fixture
+def counted(encoder, monkeypatch):
+    """How many pictures or texts were really encoded."""
+    calls: list[int] = []
+    images, texts = ClipEncoder.encode_images, ClipEncoder.encode_texts
+
+    def encode_images(self, paths, batch_size=64):
+        calls.append(len(paths))
+        return images(self, paths, batch_size)
+
+    def encode_texts(self, chosen, batch_size=256):
+        calls.append(len(chosen))
+        return texts(self, chosen, batch_size)
+
+    monkeypatch.setattr(ClipEncoder, "encode_images", encode_images)
+    monkeypatch.setattr(ClipEncoder, "encode_texts", encode_texts)
+    return calls
+
+
+def get(encoder, pictures, cache, said=None, **options):
+    said = [] if said is None else said
+    return image_features(
+        encoder, list(range(len(pictures))), pictures, cache, shard_size=4, say=said.append, **options
+    )
+
+
+def shards(cache):
+    return sorted(cache.glob("features/*/image-*.safetensors"))
+
+
+def test_computed_once_then_reused_and_said(encoder, pictures, tmp_path, counted):
+    said: list[str] = []
+    first = get(encoder, pictures, tmp_path / "cache", said)
+    assert counted == [4, 4, 2]
+    assert said == [f"features of {encoder.identifier}: 0 images reused from the cache, 10 computed"]
+    assert first.shape == (10, 16) and first.dtype == torch.float32
+    assert torch.allclose(first, encoder.encode_images(pictures), atol=1e-6)
+    counted.clear()
+    second = get(encoder, pictures, tmp_path / "cache", said)
+    assert counted == []
+    assert said[-1] == f"features of {encoder.identifier}: 10 images reused from the cache, 0 computed"
+    assert torch.equal(first, second)
+    second += 0  # a reader may change its own copy
+
+
+def test_the_record_names_encoder_ids_and_hashes(encoder, pictures, tmp_path):
+    image_features(encoder, [f"img{i}" for i in range(10)], pictures, tmp_path, shard_size=4)
+    folder = shards(tmp_path)[0].parent
+    assert json.loads((folder / "encoder.json").read_text()) == encoder.describe()
+    records = [json.loads(path.read_text()) for path in folder.glob("image-*.json")]
+    assert sorted(name for record in records for name in record["ids"]) == sorted(
+        f"img{i}" for i in range(10)
+    )
+    assert all(record["encoder"] == encoder.describe() for record in records)
+    assert all(len(digest) == 64 for record in records for digest in record["content"])
+
+
+def test_a_changed_picture_is_never_reused(encoder, pictures, tmp_path, counted):
+    first = get(encoder, pictures, tmp_path / "cache")
+    stat = os.stat(pictures[5])
+    paint(pictures[5], 99)
+    os.utime(pictures[5], ns=(stat.st_atime_ns, stat.st_mtime_ns))  # the same time of change
+    counted.clear()
+    second = get(encoder, pictures, tmp_path / "cache")
+    assert counted == [4]  # its shard alone
+    assert not torch.allclose(first[5], second[5], atol=1e-3)
+    kept = [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert torch.allclose(first[kept], second[kept], atol=1e-6)
+
+
+def test_order_and_selection_follow_the_request(encoder, pictures, tmp_path):
+    first = get(encoder, pictures, tmp_path / "cache")
+    assert torch.allclose(get(encoder, pictures[::-1], tmp_path / "cache"), first.flip(0), atol=1e-6)
+    assert torch.allclose(get(encoder, pictures[2:5], tmp_path / "cache"), first[2:5], atol=1e-6)
+    assert get(encoder, [], tmp_path / "cache").shape == (0, 16)
+
+
+def test_other_weights_or_preprocessing_are_never_reused(pictures, tmp_path, counted):
+    folder = write_tiny_clip(tmp_path / "clip")
+    spec = f"local-dir:{folder}"
+    first = get(load_encoder(spec), pictures, tmp_path / "cache")
+
+    weights = folder / "open_clip_model.safetensors"
+    state = load_file(weights)
+    state["visual.proj"].neg_()
+    save_file(state, weights)
+    counted.clear()
+    second = get(load_encoder(spec), pictures, tmp_path / "cache")
+    assert sum(counted) == 10 and not torch.allclose(first, second, atol=1e-3)
+
+    path = folder / "open_clip_config.json"
+    table = json.loads(path.read_text())
+    table["preprocess_cfg"]["mean"] = [0.1, 0.1, 0.1]
+    path.write_text(json.dumps(table))
+    counted.clear()
+    third = get(load_encoder(spec), pictures, tmp_path / "cache")
+    assert sum(counted) == 10 and not torch.allclose(second, third, atol=1e-4)
+    assert len(list((tmp_path / "cache" / "features").iterdir())) == 3
+
+
+def test_a_renamed_model_folder_is_another_identifier(pictures, tmp_path, counted):
+    folder = write_tiny_clip(tmp_path / "clip")
+    get(load_encoder(f"local-dir:{folder}"), pictures, tmp_path / "cache")
+    moved = shutil.copytree(folder, tmp_path / "elsewhere" / "clip")
+    counted.clear()
+    get(load_encoder(f"local-dir:{moved}"), pictures, tmp_path / "cache")
+    assert counted == []  # the same name and bytes in another place
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncate,
+        flip,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.unlink(),
+        lambda path: truncate(path.with_suffix(".json")),
+        lambda path: path.with_suffix(".json").write_text("[]"),
+        lambda path: path.with_suffix(".json").write_text("{}"),
+        lambda path: path.with_suffix(".json").write_bytes(b"\xff"),
+    ],
+)
+def test_a_damaged_shard_is_said_and_computed_again(encoder, pictures, tmp_path, counted, damage):
+    first = get(encoder, pictures, tmp_path / "cache")
+    damage(shards(tmp_path / "cache")[0])
+    counted.clear()
+    said: list[str] = []
+    assert torch.allclose(get(encoder, pictures, tmp_path / "cache", said), first, atol=1e-6)
+    assert len(counted) == 1
+    assert "are damaged (" in said[0] and said[0].endswith("computing them again")
+    counted.clear()
+    assert torch.allclose(get(encoder, pictures, tmp_path / "cache", said), first, atol=1e-6)
+    assert counted == []
+
+
+def test_a_shard_without_its_record_is_computed_again(encoder, pictures, tmp_path, counted):
+    get(encoder, pictures, tmp_path / "cache")
+    shards(tmp_path / "cache")[0].with_suffix(".json").unlink()
+    counted.clear()
+    get(encoder, pictures, tmp_path / "cache")
+    assert len(counted) == 1
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_a_killed_run_keeps_its_finished_shards(encoder, pictures, tmp_path, counted, monkeypatch):
+    with monkeypatch.context() as patch:
+        encode = ClipEncoder.encode_images
+
+        def die(self, paths, batch_size=64):
+            if len(counted) == 1:
+                raise Killed
+            return encode(self, paths, batch_size)
+
+        patch.setattr(ClipEncoder, "encode_images", die)
+        with pytest.raises(Killed):
+            get(encoder, pictures, tmp_path / "cache")
+    (finished,) = shards(tmp_path / "cache")
+    (finished.parent / ".image-0.safetensors.x.part").write_bytes(
+        b"half a shard"
+    )  # what a kill can leave behind
+    counted.clear()
+    assert get(encoder, pictures, tmp_path / "cache").shape == (10, 16)
+    assert counted == [4, 2]
+
+
+def test_missing_and_unreadable_pictures_are_named(encoder, pictures, tmp_path):
+    with pytest.raises(InputError, match=r"none\.jpg does not exist"):
+        image_features(encoder, [1], [tmp_path / "none.jpg"], tmp_path / "cache")
+    pictures[3].write_bytes(b"<html></html>")
+    with pytest.raises(InputError, match=r"3\.png holds an HTML"):
+        get(encoder, pictures, tmp_path / "cache")
+    with pytest.raises(ValueError, match="2 ids and 1 paths"):
+        image_features(encoder, [1, 2], pictures[:1], tmp_path / "cache")
+
+
+def test_a_cache_folder_that_cannot_be_written(encoder, pictures, tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(InputError, match="cannot be written .*CIR_CACHE"):
+        get(encoder, pictures, tmp_path / "cache")
+
+
+def test_texts_are_kept_with_what_was_said_about_them(encoder, tmp_path, counted):
+    texts = ["a red cat", "a zebra", "", "red " * 100, "a red cat"]
+    said: list[str] = []
+    first = text_features(encoder, texts, tmp_path, shard_size=2, say=said.append)
+    assert counted == [2, 2, 1]
+    counted.clear()
+    second = text_features(encoder, texts, tmp_path, shard_size=2, say=said.append)
+    assert counted == []
+    assert said[-1].endswith("5 texts reused from the cache, 0 computed")
+    direct = encoder.encode_texts(texts)
+    assert torch.equal(first.features, second.features)
+    assert torch.allclose(first.features, direct.features, atol=1e-6)
+    for found in (first, second):
+        assert (found.cut, found.tokens, found.unknown) == (direct.cut, direct.tokens, direct.unknown)
+    assert second.unknown == [[], ["zebra"], [], [], []]
+    assert text_features(encoder, [], tmp_path).features.shape == (0, 16)
