@@ -1,0 +1,539 @@
+"""One narrow interface to a multimodal language model (MLLM), and the local one through transformers.
+
+A request is pictures and a text; the pictures come first in the user turn. Two kinds of call: ``generate``
+answers with text; ``verify`` gives the probability of "true" for statements, read from the logits of the
+tokens ``true`` and ``false`` right after the assistant's turn opens. Answers come back in the order of the
+requests and do not depend on their neighbours in a batch (up to float rounding): prompts are padded on the
+left, and sampling is seeded per request.
+
+The same class loads the shipped mini-VLM from its folder and ``Qwen/Qwen2.5-VL-7B-Instruct`` from the hub.
+Models of the Qwen2-VL family share the prefix of verification prompts (``cir_utils.shared_prefix``) and
+encode each picture once; others take the plain path with the same results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import re
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+)
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils import logging as hf_logging
+
+from cir_utils import shared_prefix
+from cir_utils.errors import InputError
+from cir_utils.files import sha256_file
+from cir_utils.images import load_image
+
+#: Below this size of weights a model counts as small: float32 everywhere and large batches.
+SMALL_BYTES = 1_000_000_000
+#: Vision features kept in memory, in bytes; the oldest go first.
+FEATURE_BYTES = 512_000_000
+#: Patches of one pass of the vision tower.
+PASS_PATCHES = 16_384
+_HASHED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
+_SENTINEL = "\u2063TEXT\u2063"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt with its pictures. ``temperature`` 0 is greedy; above it, ``seed`` fixes the sample whatever
+    the batch."""
+
+    prompt: str
+    images: tuple[Path, ...] = ()
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A generated text without special tokens. ``finish_reason`` is "length" when ``max_new_tokens`` ended
+    it. ``completion_tokens`` includes the end token."""
+
+    text: str
+    finish_reason: Literal["stop", "length"]
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True)
+class VerifyItem:
+    """Statements about one candidate: the user turn is the pictures, then ``prefix`` + statement."""
+
+    images: tuple[Path, ...]
+    prefix: str
+    statements: tuple[str, ...]
+
+
+class Verdict(NamedTuple):
+    """The probability of "true" against "false", in [0, 1], and the tokens of the whole prompt."""
+
+    p_true: float
+    prompt_tokens: int
+
+
+class MLLM(Protocol):
+    """What agents need of a model. ``identifier`` names it and its weights: it is part of every cache key."""
+
+    identifier: str
+
+    def generate(self, requests: Sequence[Request]) -> list[Answer]: ...
+
+    def verdicts(self, items: Sequence[VerifyItem]) -> list[list[Verdict]]: ...
+
+
+@dataclass
+class Usage:
+    """What a client has been asked since it was made: calls and logical tokens (whole prompts, shared or
+    not), and ``computed_tokens``, the prompt tokens that verification really ran through the language
+    model."""
+
+    generate_calls: int = 0
+    verify_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    computed_tokens: int = 0
+
+
+class LocalMLLM:
+    """An image-text-to-text model of transformers in this process.
+
+    ``spec`` is a folder or a hub id ``owner/name`` with an optional ``@revision``. ``dtype`` None means
+    float32 on the CPU and for small models, else the checkpoint's. Pictures are preprocessed by the Pillow
+    backend, which gives the same pixels on every machine (the torchvision backend resizes slightly
+    differently).
+
+    ``identifier`` is ``name@hash/dtype``: for a folder the hash covers weights, configuration, tokenizer and
+    chat template; for a hub id it is the commit.
+
+    Raises :class:`InputError` when the folder or model is missing, incomplete, or of a kind that cannot be
+    loaded.
+    """
+
+    def __init__(
+        self,
+        spec: str | Path,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        folder, name, version = locate(spec)
+        self.device = torch.device(device)
+        small = sum(path.stat().st_size for path in folder.glob("*.safetensors")) < SMALL_BYTES
+        if dtype is None and (small or self.device.type == "cpu"):
+            dtype = torch.float32
+        self.processor, self.model = _load(folder, dtype)
+        self.model = self.model.to(self.device).eval()
+        self.tokenizer = self.processor.tokenizer
+        self.tokenizer.padding_side = "left"
+        self.batch_size = batch_size or (64 if small else 8)
+        self.identifier = f"{name}@{version}/{str(self.model.dtype).removeprefix('torch.')}"
+        self.shares_prefix = shared_prefix.supported(self.model)
+        self.usage = Usage()
+        self.stop_ids = self._find_stop_ids()
+        pad = self.tokenizer.pad_token_id
+        self.pad_id: int = self.stop_ids[0] if pad is None else pad
+        self._features: OrderedDict[tuple[str, int, int], tuple[Tensor, tuple[int, int, int]]] = OrderedDict()
+        self._feature_bytes = 0
+        self._frames: dict[int, tuple[str, str]] = {}
+        self._specials = [token for token in self.tokenizer.all_special_tokens if token]
+        self._true, self._false = self._truth_tokens()
+
+    # --- generation -------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[Request]) -> list[Answer]:
+        """Answers in the order of ``requests``. Each batch holds requests of like length and kind."""
+        answers: dict[int, Answer] = {}
+        order = sorted(range(len(requests)), key=lambda i: (_kind(requests[i]), len(requests[i].prompt)))
+        for batch in _runs(order, [_kind(requests[i]) for i in order], self.batch_size):
+            answers.update(zip(batch, self._generate([requests[i] for i in batch]), strict=True))
+        return [answers[i] for i in range(len(requests))]
+
+    def _generate(self, requests: list[Request]) -> list[Answer]:
+        inputs = self._inputs([(request.images, request.prompt) for request in requests])
+        config = GenerationConfig(
+            max_new_tokens=requests[0].max_new_tokens,
+            do_sample=False,
+            eos_token_id=self.stop_ids,
+            pad_token_id=self.pad_id,
+        )
+        sampler = LogitsProcessorList([SeededSampling(requests)] if requests[0].temperature > 0 else [])
+        output = self.model.generate(**inputs, generation_config=config, logits_processor=sampler)
+        lengths = inputs["attention_mask"].sum(dim=1).tolist()
+        answers = []
+        for row, prompt_tokens in zip(
+            output[:, inputs["input_ids"].shape[1] :].tolist(), lengths, strict=True
+        ):
+            end = next((place for place, token in enumerate(row) if token in self.stop_ids), None)
+            tokens = row if end is None else row[:end]
+            text = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            count = len(tokens) + (end is not None)
+            answers.append(Answer(text, "length" if end is None else "stop", prompt_tokens, count))
+        self.usage.generate_calls += len(answers)
+        self.usage.prompt_tokens += sum(answer.prompt_tokens for answer in answers)
+        self.usage.completion_tokens += sum(answer.completion_tokens for answer in answers)
+        self.usage.computed_tokens += sum(answer.prompt_tokens for answer in answers)
+        return answers
+
+    # --- verification -----------------------------------------------------------------------------------
+
+    def verify(self, items: Sequence[VerifyItem]) -> list[list[float]]:
+        """The probability of "true" for every statement of every item, in order."""
+        return [[verdict.p_true for verdict in row] for row in self.verdicts(items)]
+
+    @torch.inference_mode()
+    def verdicts(self, items: Sequence[VerifyItem]) -> list[list[Verdict]]:
+        """As :meth:`verify`, with token counts. Items of equal pictures and prefix are computed together, and
+        equal statements among them once. The whole list at once is fastest: batches are formed by length."""
+        if not self.shares_prefix:
+            return self.verdicts_plain(items)
+        groups: dict[tuple[tuple[Path, ...], str], dict[str, int]] = {}
+        for item in items:
+            numbers = groups.setdefault((item.images, item.prefix), {})
+            for statement in item.statements:
+                numbers.setdefault(statement, len(numbers))
+        results = self._grouped_verdicts(
+            [(*key, list(numbers)) for key, numbers in groups.items() if numbers]
+        )
+        by_group = dict(zip((key for key, numbers in groups.items() if numbers), results, strict=True))
+        answers = []
+        for item in items:
+            numbers = groups[item.images, item.prefix]
+            answers.append([by_group[item.images, item.prefix][numbers[s]] for s in item.statements])
+        self.usage.verify_calls += sum(map(len, answers))
+        self.usage.prompt_tokens += sum(verdict.prompt_tokens for row in answers for verdict in row)
+        self.usage.completion_tokens += sum(map(len, answers))
+        return answers
+
+    def _grouped_verdicts(self, groups: list[tuple[tuple[Path, ...], str, list[str]]]) -> list[list[Verdict]]:
+        prompts = [
+            self._prompt(len(images), prefix + statement)
+            for images, prefix, statements in groups
+            for statement in statements
+        ]
+        ids = self._token_ids(prompts)
+        trees, totals, start = [], [], 0
+        encoded = self._encode_pictures([image for images, _, _ in groups for image in images])
+        for images, _, statements in groups:
+            prefix, branches = shared_prefix.split_shared(ids[start : start + len(statements)])
+            start += len(statements)
+            pictures = [encoded[image] for image in images]
+            prefix = self._widen(prefix, [len(features) for features, _ in pictures])
+            tree = shared_prefix.Tree(
+                prefix, branches, tuple(part for part, _ in pictures), tuple(grid for _, grid in pictures)
+            )
+            trees.append(tree)
+            totals.append([len(prefix) + len(branch) for branch in branches])
+            self.usage.computed_tokens += len(prefix) + sum(map(len, branches))
+        gaps = shared_prefix.logit_gaps(self.model, trees, self._true, self._false)
+        return [
+            [Verdict(_sigmoid(gap), total) for gap, total in zip(row, tokens, strict=True)]
+            for row, tokens in zip(gaps, totals, strict=True)
+        ]
+
+    def verify_plain(self, items: Sequence[VerifyItem]) -> list[list[float]]:
+        """The readable form of :meth:`verify`: every whole prompt through the whole model, nothing shared."""
+        return [[verdict.p_true for verdict in row] for row in self.verdicts_plain(items)]
+
+    @torch.inference_mode()
+    def verdicts_plain(self, items: Sequence[VerifyItem]) -> list[list[Verdict]]:
+        """As :meth:`verdicts`, nothing shared: for any model of transformers."""
+        pairs = [(item.images, item.prefix + statement) for item in items for statement in item.statements]
+        order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][0]), len(pairs[i][1])))
+        verdicts: dict[int, Verdict] = {}
+        for batch in _runs(order, [len(pairs[i][0]) for i in order], self.batch_size):
+            inputs = self._inputs([pairs[i] for i in batch])
+            logits = self.model(**inputs, logits_to_keep=1).logits[:, -1].float()
+            gaps = (logits[:, self._true] - logits[:, self._false]).tolist()
+            lengths = inputs["attention_mask"].sum(dim=1).tolist()
+            for i, gap, tokens in zip(batch, gaps, lengths, strict=True):
+                verdicts[i] = Verdict(_sigmoid(gap), tokens)
+        self.usage.verify_calls += len(pairs)
+        self.usage.prompt_tokens += sum(verdict.prompt_tokens for verdict in verdicts.values())
+        self.usage.computed_tokens += sum(verdict.prompt_tokens for verdict in verdicts.values())
+        self.usage.completion_tokens += len(pairs)
+        ordered = iter(range(len(pairs)))
+        return [[verdicts[next(ordered)] for _ in item.statements] for item in items]
+
+    # --- prompts ----------------------------------------------------------------------------------------
+
+    def _frame(self, pictures: int) -> tuple[str, str]:
+        """What the chat template writes before and after the text of a user turn with that many pictures."""
+        if pictures not in self._frames:
+            content = [{"type": "image"}] * pictures + [{"type": "text", "text": _SENTINEL}]
+            text = self.processor.apply_chat_template(
+                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+            )
+            before, found, after = text.partition(_SENTINEL)
+            if not found or _SENTINEL in after:
+                raise InputError(
+                    f"the chat template of {self.identifier} does not write the user's text once, unchanged; "
+                    "use a model whose template does"
+                )
+            self._frames[pictures] = before, after
+        return self._frames[pictures]
+
+    def _prompt(self, pictures: int, text: str) -> str:
+        """A whole prompt. Role marks and picture marks typed by a user are broken up, so that they stay
+        text."""
+        for token in self._specials:
+            if token in text:
+                text = text.replace(token, f"{token[0]} {token[1:]}")
+        before, after = self._frame(pictures)
+        return before + text + after
+
+    def _token_ids(self, prompts: Sequence[str]) -> list[list[int]]:
+        if not prompts:
+            return []
+        encoded = self.tokenizer(list(prompts), add_special_tokens=False, return_attention_mask=False)
+        return encoded["input_ids"]
+
+    def _inputs(self, pairs: Sequence[tuple[tuple[Path, ...], str]]) -> dict[str, Any]:
+        """Model inputs of (pictures, text) pairs with equal numbers of pictures, padded on the left."""
+        prompts = [self._prompt(len(images), text) for images, text in pairs]
+        if self.shares_prefix:
+            return self._family_inputs([images for images, _ in pairs], prompts)
+        pictures = [[load_image(image) for image in images] for images, _ in pairs]
+        inputs = self.processor(
+            text=prompts,
+            images=pictures if pictures[0] else None,
+            padding=True,
+            padding_side="left",
+            add_special_tokens=False,
+            return_tensors="pt",
+        ).to(self.device)
+        return {
+            name: value.to(self.model.dtype) if torch.is_floating_point(value) else value
+            for name, value in inputs.items()
+        }
+
+    def _family_inputs(self, images: Sequence[tuple[Path, ...]], prompts: Sequence[str]) -> dict[str, Any]:
+        """As the processor's, with each picture encoded once and its features passed instead of its
+        pixels."""
+        encoded = self._encode_pictures([image for own in images for image in own])
+        ids = [
+            self._widen(row, [len(encoded[image][0]) for image in own])
+            for row, own in zip(self._token_ids(prompts), images, strict=True)
+        ]
+        width = max(map(len, ids))
+        padded = torch.tensor([[self.pad_id] * (width - len(row)) + row for row in ids])
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids])
+        inputs: dict[str, Any] = {"input_ids": padded.to(self.device), "attention_mask": mask.to(self.device)}
+        if any(images):
+            features = tuple(encoded[image][0].to(self.device) for own in images for image in own)
+            grids = [encoded[image][1] for own in images for image in own]
+            inputs["mm_token_type_ids"] = ((padded == self._image_token) & mask.bool()).int().to(self.device)
+            inputs["image_grid_thw"] = torch.tensor(grids, device=self.device)
+            outputs: Any = BaseModelOutputWithPooling
+            inputs["mm_encoder_outputs"] = {"image": outputs(pooler_output=features)}
+        return inputs
+
+    @property
+    def _image_token(self) -> int:
+        return self.model.config.image_token_id
+
+    def _widen(self, ids: list[int], sizes: Sequence[int]) -> list[int]:
+        """Token ids with each picture mark repeated to that picture's number of tokens."""
+        if not sizes:
+            return ids
+        parts, sizes_left = [], iter(sizes)
+        for token in ids:
+            parts.extend([token] * next(sizes_left) if token == self._image_token else [token])
+        return parts
+
+    def _encode_pictures(self, images: Sequence[Path]) -> dict[Path, tuple[Tensor, tuple[int, int, int]]]:
+        """Vision features ``(tokens, D)`` and patch grid ``(t, h, w)`` of each picture, kept between
+        calls."""
+        keys = {image: _file_key(image) for image in dict.fromkeys(images)}
+        found = {image: self._features[key] for image, key in keys.items() if key in self._features}
+        pending: list[tuple[Path, Tensor, tuple[int, int, int]]] = []
+        patches = 0
+        for image in keys:
+            if image in found:
+                continue
+            inputs = self.processor.image_processor(images=[load_image(image)], return_tensors="pt")
+            t, h, w = inputs["image_grid_thw"][0].tolist()
+            if pending and patches + t * h * w > PASS_PATCHES:
+                found.update(self._vision_pass(pending))
+                pending, patches = [], 0
+            pending.append((image, inputs["pixel_values"], (t, h, w)))
+            patches += t * h * w
+        if pending:
+            found.update(self._vision_pass(pending))
+        for image, key in keys.items():
+            if key not in self._features:
+                self._features[key] = found[image]
+                self._feature_bytes += found[image][0].nbytes
+            self._features.move_to_end(key)
+        while self._feature_bytes > FEATURE_BYTES and len(self._features) > 1:
+            self._feature_bytes -= self._features.popitem(last=False)[1][0].nbytes
+        return found
+
+    def _vision_pass(
+        self, pending: Sequence[tuple[Path, Tensor, tuple[int, int, int]]]
+    ) -> dict[Path, tuple[Tensor, tuple[int, int, int]]]:
+        pixels = torch.cat([part for _, part, _ in pending]).to(self.device, self.model.dtype)
+        grids = torch.tensor([grid for _, _, grid in pending], device=self.device)
+        features = self.model.model.get_image_features(pixels, grids, return_dict=True).pooler_output
+        return {image: (part.clone(), grid) for (image, _, grid), part in zip(pending, features, strict=True)}
+
+    def _find_stop_ids(self) -> list[int]:
+        stop = self.model.generation_config.eos_token_id
+        found = [*(stop if isinstance(stop, list) else [stop]), self.tokenizer.eos_token_id]
+        found.append(self.tokenizer.get_vocab().get("<|im_end|>"))
+        ids = list(dict.fromkeys(token for token in found if token is not None))
+        if not ids:
+            raise InputError(f"MLLM {self.identifier} names no end token; add eos_token to its tokenizer")
+        # The checkpoint's own sampling habits (repetition penalty, top-k) would make greedy answers something
+        # else.
+        self.model.generation_config = GenerationConfig(eos_token_id=ids)
+        return ids
+
+    def _truth_tokens(self) -> tuple[int, int]:
+        """The tokens with which an answer "true" and an answer "false" begin."""
+        opened = self._frame(0)[1]
+        base, *both = self._token_ids([opened, opened + "true", opened + "false"])
+        found = [ids[len(base)] for ids in both if ids[: len(base)] == base and len(ids) > len(base)]
+        if len(found) != 2:
+            found = [ids[0] for ids in self._token_ids(["true", "false"])]
+        if found[0] == found[1]:
+            raise InputError(
+                f"the tokenizer of {self.identifier} begins true and false with one token; use another model"
+            )
+        return found[0], found[1]
+
+
+class SeededSampling(LogitsProcessor):
+    """Sampling that depends on each request's seed alone: Gumbel noise from its own generator is added to
+    ``logits / temperature``, and the largest sum is a sample of the softmax. The noise is drawn on the CPU,
+    so that the device does not change it."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.temperatures = torch.tensor([request.temperature for request in requests])
+        self.generators = [torch.Generator().manual_seed(request.seed) for request in requests]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        size = scores.shape[1]
+        uniform = torch.stack([torch.rand(size, generator=generator) for generator in self.generators])
+        noise = -torch.log(-torch.log(uniform.clamp(1e-9, 1 - 1e-7)))
+        return scores / self.temperatures.to(scores.device)[:, None] + noise.to(scores)
+
+
+def locate(spec: str | Path) -> tuple[Path, str, str]:
+    """``(folder, name, version)`` of a model. A hub id is fetched (or found in the hub's cache when offline).
+
+    Raises :class:`InputError` for a missing folder, one without weights, and a hub id that cannot be had.
+    """
+    folder = Path(spec)
+    if folder.is_dir():
+        if not any(folder.glob("*.safetensors")) or not (folder / "config.json").is_file():
+            raise InputError(
+                f"MLLM folder {folder} lacks config.json or *.safetensors; "
+                "give a folder written by save_pretrained"
+            )
+        return folder, folder.resolve().name, _folder_hash(folder)
+    repo, _, revision = str(spec).partition("@")
+    if not re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", repo):
+        raise InputError(f"MLLM folder {spec} does not exist; give a folder, or a hub id such as owner/name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        path = Path(snapshot_download(repo, revision=revision or None, allow_patterns=list(_HASHED)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"MLLM {spec} is neither a folder nor a model that can be had from the hub ({reason}); "
+            "check the name, the network and HF_HOME"
+        ) from None
+    return path, repo, path.name[:12]
+
+
+def _load(folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
+    if not sys.stderr.isatty():
+        hf_logging.disable_progress_bar()
+    try:
+        processor = AutoProcessor.from_pretrained(folder, local_files_only=True)
+        with contextlib.suppress(ImportError, ValueError, OSError):
+            processor.image_processor = AutoImageProcessor.from_pretrained(
+                folder, backend="pil", local_files_only=True
+            )
+        loader: Any = AutoModelForImageTextToText
+        model, report = loader.from_pretrained(
+            folder,
+            dtype=dtype or "auto",
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (
+        Exception
+    ) as error:  # transformers raises OSError, ValueError, KeyError, SafetensorError, ... by cause
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"MLLM folder {folder} cannot be loaded ({reason}); restore its files, or give another model"
+        ) from None
+    missing = [*report["missing_keys"], *report["mismatched_keys"]]
+    if missing:
+        raise InputError(
+            f"MLLM folder {folder} lacks weights ({len(missing)}, first {sorted(map(str, missing))[0]}); "
+            "restore model.safetensors"
+        )
+    return processor, model
+
+
+def _folder_hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in _HASHED for path in folder.glob(pattern)}):
+        digest.update(f"{path.name} {sha256_file(path)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _file_key(path: Path) -> tuple[str, int, int]:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return str(path), -1, -1  # load_image says what is wrong
+    return str(path), stat.st_size, stat.st_mtime_ns
+
+
+def _kind(request: Request) -> tuple[bool, int, int]:
+    """What requests of one batch must have in common."""
+    return request.temperature > 0, request.max_new_tokens, len(request.images)
+
+
+def _runs(numbers: Sequence[int], kinds: Sequence[Any], size: int) -> Iterator[list[int]]:
+    """Consecutive numbers of equal kind, at most ``size`` at a time."""
+    run: list[int] = []
+    for place, number in enumerate(numbers):
+        if run and (len(run) == size or kinds[place] != kinds[place - 1]):
+            yield run
+            run = []
+        run.append(number)
+    if run:
+        yield run
+
+
+def _sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
