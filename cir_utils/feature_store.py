@@ -1,11 +1,11 @@
 """Features on disk: computed once for an encoder and a content, checked whenever they are read.
 
-Folder layout, below the cache folder::
+Below the cache folder lies ``features/<encoder>/`` with
 
-    features/<encoder>/encoder.json              what decides the features (ClipEncoder.describe)
-    features/<encoder>/image-<content>.safetensors   one shard: "features" (n, D) float32
-    features/<encoder>/image-<content>.json      its record: encoder, ids, SHA-256 of every image and of the
-    shard features/<encoder>/text-<content>.*          the same for texts
+* ``encoder.json``: what decides the features (``ClipEncoder.describe``);
+* ``image-<content>.safetensors``: one shard, ``features`` (n, D) float32;
+* ``image-<content>.json``: its record, with encoder, ids, the SHA-256 of every image and of the shard;
+* ``text-<content>.*``: the same for texts.
 
 ``<encoder>`` is a hash of the description and ``<content>`` one of the images' bytes (or the texts), so
 features of other weights, another preprocessing, another kind of device or a changed picture are never found

@@ -338,6 +338,19 @@ def test_architecture_and_tag_are_one_identifier(registry):
     assert torch.allclose(found.features[1:3], expected, atol=1e-6)
 
 
+def test_long_texts_of_real_users_are_cut_and_reported(registry, real_annotations):
+    path = real_annotations / "cirr" / "captions" / "cap.rc2.test1.json"
+    rows = {row["pairid"]: row["caption"] for row in json.loads(path.read_text(encoding="utf-8"))}
+    numbers = " ".join(str(12345 + i) for i in range(44))
+    texts = [rows[12619], rows[27098], numbers, "🐙" * 40]
+    found = load_encoder("tiny:plain").encode_texts(texts)
+    assert len(rows[12619]) == 302
+    assert found.tokens == (open_clip.tokenize(texts, context_length=300) != 0).sum(1).tolist()
+    assert found.tokens[:3] == [62, 2, 44 * 5 + 2]
+    assert found.cut == [False, False, True, True]
+    assert torch.isfinite(found.features).all()
+
+
 def test_weights_that_want_quickgelu_get_it_and_say_so(registry, recwarn):
     quick = load_encoder("tiny:openai")
     assert quick.identifier == "tiny-quickgelu:openai"
