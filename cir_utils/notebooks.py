@@ -30,6 +30,13 @@ from cir_utils.profiles import PACKAGE
 KERNEL = "python3"
 TAG = "parameters"
 NAME = re.compile(r"\d\d_[a-z0-9_]+\.ipynb")
+#: nbconvert's page, but pictures keep the alternative text that `plots.figure_alt` gave them.
+WITH_ALT = """{%- extends 'index.html.j2' -%}
+{%- block data_png scoped -%}
+{%- set alt = output | get_metadata('alt', 'image/png') -%}
+{{ super() | replace('<img ', '<img alt="' ~ ((alt or 'figure') | escape_html) ~ '" ', 1) }}
+{%- endblock data_png -%}
+"""
 
 
 class NotebookFailed(RuntimeError):
@@ -183,7 +190,8 @@ def to_html(path: Path, output: Path) -> None:
     """An executed notebook as one HTML file that asks nothing of the network: scripts from elsewhere are left out."""
     from nbconvert import HTMLExporter
 
-    body, _ = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True).from_filename(str(path))
+    exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, raw_template=WITH_ALT)
+    body, _ = exporter.from_filename(str(path))
     write_atomic(output, without_foreign_scripts(body))
 
 

@@ -1,7 +1,11 @@
 """The figures: what they hold, what they refuse, and that they read without colour."""
 
+import base64
+import html
 import io
+import re
 
+import nbformat
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
@@ -10,6 +14,7 @@ from PIL import Image
 
 from cir_utils import plots
 from cir_utils.errors import InputError
+from cir_utils.notebooks import to_html
 from cir_utils.plots import (
     figure_alt,
     figure_png,
@@ -188,6 +193,18 @@ def test_alternative_text_is_in_the_output(monkeypatch):
     assert more == {"metadata": {"image/png": {"alt": "One picture, a true target."}}, "raw": True}
     with pytest.raises(InputError, match="alternative text"):
         figure_alt(fig, "  ")
+
+
+def test_alternative_text_reaches_the_html_page(tmp_path):
+    alt = 'Rank 1 & 2: "true" targets.'
+    node = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("figure_alt(...)")])
+    picture = base64.b64encode(figure_png(ranked_strip(PICTURES[:1], [True]))).decode("ascii")
+    data, metadata = {"image/png": picture, "text/plain": alt}, {"image/png": {"alt": alt}}
+    node.cells[0].outputs = [nbformat.v4.new_output("display_data", data=data, metadata=metadata)]
+    nbformat.write(node, tmp_path / "a.ipynb")
+    to_html(tmp_path / "a.ipynb", tmp_path / "a.html")
+    page = html.unescape((tmp_path / "a.html").read_text(encoding="utf-8"))
+    assert re.search(f"<img alt=(['\"]){re.escape(alt)}\\1", page) and "No description" not in page
 
 
 @pytest.mark.parametrize(
