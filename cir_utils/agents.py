@@ -1,0 +1,663 @@
+"""The agents of both methods: prompt, ask, read, mend once, fall back, and account for it.
+
+Every agent works on lists and answers in their order. Requests that are equal, or answered in an earlier run,
+are not asked again. An answer that cannot be used is asked for once more (a cut one with twice the room, any
+other with the problem named); if that fails too, a documented fallback stands in, is marked ``fallback`` and
+counted. Every answer carries a trace: a dictionary for JSON with the agent, the prompt's hash, the inputs,
+the raw answers and their classes.
+
+| agent | fallback |
+|---|---|
+| caption, dense caption | what is whole of a cut answer, else "an image" |
+| describe_target, Selective CoT, vision imagination | caption of the reference + ", " + modification text |
+| text imagination, edit_caption | the given caption + ", " + modification text |
+| questions | one statement, the modification text itself, expected true |
+
+An empty modification text is replaced by "the same image" (as X^R's code does), and the trace says so.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tqdm import tqdm
+
+from cir_utils.mllm import MLLM, Answer, Request, VerifyItem
+from cir_utils.prompts import Prompt, load_prompt
+from cir_utils.response_cache import (
+    ImageHashes,
+    ResponseCache,
+    StoredAnswer,
+    StoredVerdict,
+    answer_key,
+    verdict_keys,
+)
+from cir_utils.schemas import (
+    Answered,
+    Parsed,
+    Questions,
+    SelectiveCoT,
+    Statement,
+    TextImagination,
+    VisionImagination,
+    cut_text,
+    parse_json,
+    parse_text,
+)
+
+EMPTY_TEXT = "the same image"
+CAPTION_FALLBACK = "an image"
+#: What a person could say about a picture, where the model's answer names nothing.
+GENERAL_ATTRIBUTES = ("object", "number", "colour", "pattern", "action", "background", "style")
+#: Token limits by agent. The ``mini`` set's answers are short, and a runaway answer should end early.
+MAX_NEW_TOKENS = {
+    "caption": 256,
+    "caption_dense": 512,
+    "describe_target": 128,
+    "selective_cot": 1024,
+    "imagine_text": 512,
+    "imagine_vision": 512,
+    "questions": 1024,
+    "edit_caption": 128,
+}
+MINI_MAX_NEW_TOKENS = {
+    "caption": 64,
+    "caption_dense": 128,
+    "describe_target": 64,
+    "selective_cot": 256,
+    "imagine_text": 128,
+    "imagine_vision": 128,
+    "questions": 256,
+    "edit_caption": 64,
+}
+#: Requests or verification pairs that go to the model and into the cache at a time.
+BLOCK_REQUESTS = 256
+BLOCK_PAIRS = 8192
+#: Descriptions at least this similar to the reference (0 to 1, over words) repeat it, unless a target shows.
+REPEAT_RATIO = 0.9
+
+
+@dataclass
+class Cost:
+    """What a run asked of the MLLM.
+
+    ``mllm_calls`` counts every request that the methods make, so that it does not depend on what the cache
+    holds; ``cached_calls`` is how many of them were answered without the model. Tokens are those of all
+    calls, whole prompts. ``parse_failures`` counts answers that could not be used when they first came;
+    ``fallbacks`` those of them that the second question did not mend either.
+    """
+
+    mllm_calls: int = 0
+    cached_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    parse_failures: int = 0
+    fallbacks: int = 0
+
+    def since(self, earlier: Cost) -> Cost:
+        """The cost added since the copy ``earlier`` was taken."""
+        return Cost(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
+
+    def copy(self) -> Cost:
+        return replace(self)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A plain-text answer: a caption or a description."""
+
+    text: str
+    fallback: bool
+    trace: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Described:
+    """A target description by Selective CoT.
+
+    ``answer`` holds the four stages (None after a fallback). ``vague``: the text names no change that can be
+    seen, so the method should rank by the reference image and say so with ``note``; ``could_specify`` lists
+    attributes that one could name instead. ``retried``: the description merely repeated the reference and was
+    asked for again with the stronger prompt; ``repeats_reference``: it still does.
+    """
+
+    description: str
+    answer: SelectiveCoT | None
+    vague: bool
+    could_specify: tuple[str, ...]
+    retried: bool
+    repeats_reference: bool
+    fallback: bool
+    note: str
+    trace: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Imagined:
+    """A target caption (C_t or C_v) with what the agent says beside it: ``modifications`` (M_t) from the text
+    agent, ``present`` and ``absent`` (M_v) from the vision agent; the others are empty."""
+
+    target_caption: str
+    modifications: tuple[str, ...]
+    present: tuple[str, ...]
+    absent: tuple[str, ...]
+    fallback: bool
+    trace: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """True/False statements with the answers that the ideal target gives: at least one, no statement twice
+    (of equal ones the first stays)."""
+
+    statements: tuple[Statement, ...]
+    fallback: bool
+    trace: dict[str, Any] = field(repr=False)
+
+
+Value = TypeVar("Value")
+Schema = TypeVar("Schema", bound=Answered)
+
+
+@dataclass(frozen=True)
+class _Outcome(Generic[Value]):
+    """A read answer or None, the last raw answer, and the trace so far."""
+
+    value: Value | None
+    last: StoredAnswer
+    trace: dict[str, Any]
+
+
+class Agents:
+    """All agents on one MLLM with one prompt set, sharing one cache; ``cost`` adds up over the object's life.
+
+    ``cache`` None keeps answers in memory only.
+    """
+
+    def __init__(self, mllm: MLLM, cache: ResponseCache | None = None, prompt_set: str = "default") -> None:
+        self.mllm = mllm
+        self.cache = ResponseCache() if cache is None else cache
+        self.prompt_set = prompt_set
+        self.cost = Cost()
+        self.max_new_tokens = MINI_MAX_NEW_TOKENS if prompt_set == "mini" else MAX_NEW_TOKENS
+        self._hash = ImageHashes()
+        self._reask = load_prompt("shared", "reask")
+
+    # --- captions and descriptions ----------------------------------------------------------------------
+
+    def caption(self, paths: Sequence[Path]) -> list[Text]:
+        """C_a or C_r: one caption a picture (X^R, Algorithm 1, lines 1 and 2)."""
+        prompt = self._prompt("caption")
+        outcomes = self._ask_text(prompt, [{}] * len(paths), [(path,) for path in paths])
+        return [self._text_or(outcome, _whole_part(outcome)) for outcome in outcomes]
+
+    def caption_dense(
+        self, paths: Sequence[Path], samples: int, temperature: float = 0.7, seed: int = 42
+    ) -> list[list[Text]]:
+        """``samples`` detailed captions a picture, sampled with the seeds ``seed``, ``seed + 1``, …"""
+        prompt = self._prompt("caption_dense")
+        images = [(path,) for path in paths for _ in range(samples)]
+        seeds = [seed + number for _ in paths for number in range(samples)]
+        outcomes = self._ask_text(prompt, [{}] * len(images), images, temperature=temperature, seeds=seeds)
+        texts = [self._text_or(outcome, _whole_part(outcome)) for outcome in outcomes]
+        return [texts[start : start + samples] for start in range(0, len(texts), samples)] if samples else []
+
+    def describe_target(self, paths: Sequence[Path], modifications: Sequence[str]) -> list[Text]:
+        """A target description asked for directly, without stages (SDR-CIR's ablation "without CoT")."""
+        prompt = self._prompt("describe_target")
+        outcomes = self._ask_text(prompt, _texts(modifications), [(path,) for path in paths])
+        stand_ins = self._captioned(outcomes, paths, modifications)
+        return [
+            self._text_or(outcome, stand_in) for outcome, stand_in in zip(outcomes, stand_ins, strict=True)
+        ]
+
+    def edit_caption(self, captions: Sequence[str], modifications: Sequence[str]) -> list[Text]:
+        """A caption rewritten by a modification text, without any picture."""
+        prompt = self._prompt("edit_caption")
+        outcomes = self._ask_text(prompt, _texts(modifications, caption=captions))
+        return [
+            self._text_or(outcome, _joined(caption, text))
+            for outcome, caption, text in zip(outcomes, captions, modifications, strict=True)
+        ]
+
+    def selective_cot(self, paths: Sequence[Path], modifications: Sequence[str]) -> list[Described]:
+        """The four stages of Selective CoT for each reference picture and modification text (SDR-CIR, section
+        3).
+
+        A description that merely repeats the reference is asked for once more with the stronger prompt
+        ``selective_cot_retry``; the second answer is taken if it is usable and better. An answer without
+        explicit and implicit targets makes the query vague, and so does an empty modification text.
+        """
+        prompt, retry = self._prompt("selective_cot"), self._prompt("selective_cot_retry")
+        values, images = _texts(modifications), [(path,) for path in paths]
+        outcomes = self._ask_json(prompt, SelectiveCoT, values, images)
+        stand_ins = self._captioned(outcomes, paths, modifications)
+        repeating = [
+            i
+            for i, outcome in enumerate(outcomes)
+            if outcome.value and not _without_targets(outcome.value) and repeats_reference(outcome.value)
+        ]
+        second = self._ask_json(
+            retry, SelectiveCoT, [values[i] for i in repeating], [images[i] for i in repeating], again=False
+        )
+        retries = dict(zip(repeating, second, strict=True))
+        return [
+            self._described(outcome, retries.get(i), modifications[i], stand_ins[i])
+            for i, outcome in enumerate(outcomes)
+        ]
+
+    def _described(
+        self,
+        first: _Outcome[SelectiveCoT],
+        second: _Outcome[SelectiveCoT] | None,
+        modification: str,
+        stand_in: str,
+    ) -> Described:
+        answer, trace = first.value, first.trace
+        if second is not None:
+            better = second.value is not None and not repeats_reference(second.value)
+            answer = second.value if better else answer
+            trace = {**trace, "retry": second.trace, "parsed": answer.model_dump() if answer else None}
+        vague = not modification.strip() or (answer is not None and _without_targets(answer))
+        could_specify = (_attributes(answer) if answer else GENERAL_ATTRIBUTES) if vague else ()
+        repeats = not vague and answer is not None and repeats_reference(answer)
+        note = ""
+        if vague:
+            note = (
+                f"the text {modification.strip()!r} names no change that can be seen, so the ranking is by "
+                f"the reference image alone; one could say what happens to: {', '.join(could_specify)}"
+            )
+        elif repeats:
+            note = "the description repeats the reference, also after the stronger instruction"
+        trace = {**trace, "vague": vague, "retried": second is not None, "repeats_reference": repeats}
+        if answer is None:
+            self.cost.fallbacks += 1
+            trace["fallback"] = stand_in
+        return Described(
+            description=stand_in if answer is None else answer.description,
+            answer=answer,
+            vague=vague,
+            could_specify=could_specify,
+            retried=second is not None,
+            repeats_reference=repeats,
+            fallback=answer is None,
+            note=note,
+            trace=trace,
+        )
+
+    # --- X^R's imagination and questions ----------------------------------------------------------------
+
+    def imagine_text(self, captions: Sequence[str], modifications: Sequence[str]) -> list[Imagined]:
+        """(C_t, M_t) from (C_r, T_m), from texts alone (X^R, Algorithm 1, line 3)."""
+        values = _texts(modifications, caption=captions)
+        outcomes = self._ask_json(self._prompt("imagine_text"), TextImagination, values)
+        stand_ins = [_joined(*pair) for pair in zip(captions, modifications, strict=True)]
+        imagined = []
+        for outcome, stand_in, text in zip(outcomes, stand_ins, modifications, strict=True):
+            if outcome.value is not None:
+                answer = outcome.value
+                imagined.append(
+                    Imagined(answer.target_caption, tuple(answer.modifications), (), (), False, outcome.trace)
+                )
+            else:
+                trace = self._fell_back(outcome, stand_in)
+                imagined.append(Imagined(stand_in, (_said(text),), (), (), True, trace))
+        return imagined
+
+    def imagine_vision(self, paths: Sequence[Path], modifications: Sequence[str]) -> list[Imagined]:
+        """(C_v, M_v) from (I_r, T_m) (X^R, Algorithm 1, line 4)."""
+        images = [(path,) for path in paths]
+        prompt = self._prompt("imagine_vision")
+        outcomes = self._ask_json(prompt, VisionImagination, _texts(modifications), images)
+        stand_ins = self._captioned(outcomes, paths, modifications)
+        imagined = []
+        for outcome, stand_in in zip(outcomes, stand_ins, strict=True):
+            if outcome.value is not None:
+                caption, present, absent = (
+                    outcome.value.target_caption,
+                    outcome.value.present,
+                    outcome.value.absent,
+                )
+                imagined.append(Imagined(caption, (), tuple(present), tuple(absent), False, outcome.trace))
+            else:
+                trace = self._fell_back(outcome, stand_in)
+                imagined.append(Imagined(stand_in, (), (), (), True, trace))
+        return imagined
+
+    def questions(
+        self,
+        modifications: Sequence[str],
+        M_t: Sequence[Sequence[str]],
+        present: Sequence[Sequence[str]],
+        absent: Sequence[Sequence[str]],
+    ) -> list[Asked]:
+        """(Q, A) from (T_m, M_t, M_v) (X^R, Algorithm 1, line 11); the number of statements is not
+        limited."""
+        values = _texts(modifications, modifications=M_t, present=present, absent=absent)
+        asked = []
+        outcomes = self._ask_json(self._prompt("questions"), Questions, values)
+        for outcome, text in zip(outcomes, modifications, strict=True):
+            if outcome.value is not None:
+                unique: dict[str, Statement] = {}
+                for statement in outcome.value.statements:
+                    unique.setdefault(_plain(statement.statement), statement)
+                asked.append(Asked(tuple(unique.values()), False, outcome.trace))
+            else:
+                statement = Statement(statement=_said(text), answer=True)
+                asked.append(Asked((statement,), True, self._fell_back(outcome, statement.statement)))
+        return asked
+
+    # --- verification -----------------------------------------------------------------------------------
+
+    def verify_captions(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The probability that a statement is true of a caption, for (caption, statement) pairs.
+
+        Pairs of one caption share its prefix, so give all pairs at once. Read a probability above 0.5 as
+        true.
+        """
+        prompt = self._prompt("verify_caption")
+        prefixes = {caption: prompt.prefix(caption=caption) for caption in {caption for caption, _ in pairs}}
+        return self._verify("verify_caption", [((), prefixes[caption], said) for caption, said in pairs])
+
+    def verify_pictures(self, pairs: Sequence[tuple[Path, str]]) -> list[float]:
+        """The probability that a statement is true of a picture, for (path, statement) pairs."""
+        prefix = self._prompt("verify_picture").prefix()
+        return self._verify("verify_picture", [((Path(path),), prefix, said) for path, said in pairs])
+
+    def compare_pictures(self, triples: Sequence[tuple[Path, Path, str]]) -> list[float]:
+        """The probability that the second picture is the first with the modification made, for (reference,
+        candidate, modification text)."""
+        prompt = self._prompt("compare_pictures")
+        items = [
+            ((Path(first), Path(second)), prompt.fill(modification=_said(text)), "")
+            for first, second, text in triples
+        ]
+        return self._verify("compare_pictures", items)
+
+    def _verify(self, agent: str, triples: Sequence[tuple[tuple[Path, ...], str, str]]) -> list[float]:
+        """p("true") for (pictures, prefix, statement), from the cache or the model, equal ones once."""
+        numbers: dict[tuple[tuple[Path, ...], str], dict[str, bytes]] = {}
+        for images, prefix, statement in triples:
+            numbers.setdefault((images, prefix), {})[statement] = b""
+        for (images, prefix), statements in numbers.items():
+            hashes = [self._hash(image) for image in images]
+            keys = verdict_keys(self.mllm.identifier, prefix, hashes, list(statements))
+            statements.update(zip(list(statements), keys, strict=True))
+        wanted = [numbers[images, prefix][statement] for images, prefix, statement in triples]
+        known = self.cache.get_verdicts(list(dict.fromkeys(wanted)))
+        asked = 0
+        items: list[tuple[VerifyItem, list[bytes]]] = []
+        seen = set(known)
+        for (images, prefix), statements in numbers.items():
+            new = {said: key for said, key in statements.items() if key not in seen}
+            seen.update(new.values())
+            asked += len(new)
+            if new:
+                items.append((VerifyItem(images, prefix, tuple(new)), list(new.values())))
+        with self._progress(agent, asked) as bar:
+            for block in _blocks(items, BLOCK_PAIRS):
+                rows = self.mllm.verdicts([item for item, _ in block])
+                found = {
+                    key: StoredVerdict(*verdict)
+                    for (_, keys), row in zip(block, rows, strict=True)
+                    for key, verdict in zip(keys, row, strict=True)
+                }
+                self.cache.put_verdicts(found)
+                known.update(found)
+                bar.update(len(found))
+        self.cost.mllm_calls += len(triples)
+        self.cost.cached_calls += len(triples) - asked
+        self.cost.prompt_tokens += sum(known[key].prompt_tokens for key in wanted)
+        self.cost.completion_tokens += len(triples)
+        return [known[key].p_true for key in wanted]
+
+    # --- asking -----------------------------------------------------------------------------------------
+
+    def _prompt(self, name: str) -> Prompt:
+        return load_prompt(self.prompt_set, name)
+
+    def _ask_text(
+        self, prompt: Prompt, values: Sequence[dict[str, Any]], *rest: Any, **more: Any
+    ) -> list[_Outcome[str]]:
+        return self._ask(prompt, parse_text, values, *rest, **more)
+
+    def _ask_json(
+        self, prompt: Prompt, schema: type[Schema], values: Sequence[dict[str, Any]], *rest: Any, **more: Any
+    ) -> list[_Outcome[Schema]]:
+        def parse(text: str, finish_reason: str) -> Parsed[Schema]:
+            return parse_json(text, schema, finish_reason)
+
+        return self._ask(prompt, parse, values, *rest, **more)
+
+    def _ask(
+        self,
+        prompt: Prompt,
+        parse: Callable[[str, str], Parsed[Value]],
+        values: Sequence[dict[str, Any]],
+        images: Sequence[tuple[Path, ...]] | None = None,
+        temperature: float = 0.0,
+        seeds: Sequence[int] | None = None,
+        again: bool = True,
+    ) -> list[_Outcome[Value]]:
+        """Ask for every filling of ``prompt``; what cannot be used is asked for once more, if ``again``."""
+        agent = prompt.name
+        limit = self.max_new_tokens.get(agent, self.max_new_tokens["selective_cot"])
+        images = [()] * len(values) if images is None else images
+        requests = [
+            Request(
+                prompt.fill(**_slots(value)),
+                tuple(map(Path, own)),
+                limit,
+                temperature,
+                seeds[i] if seeds else 42,
+            )
+            for i, (value, own) in enumerate(zip(values, images, strict=True))
+        ]
+        answers = self._answers(agent, requests, parse)
+        parsed = [parse(answer.text, answer.finish_reason) for answer in answers]
+        attempts = [[_attempt(answer, read)] for answer, read in zip(answers, parsed, strict=True)]
+        failed = [i for i, read in enumerate(parsed) if read.value is None]
+        self.cost.parse_failures += len(failed)
+        if again and failed:
+            second = [self._again(requests[i], parsed[i]) for i in failed]
+            for i, answer in zip(failed, self._answers(agent, second, parse), strict=True):
+                answers[i], parsed[i] = answer, parse(answer.text, answer.finish_reason)
+                attempts[i].append(_attempt(answer, parsed[i]))
+        return [
+            _Outcome(
+                parsed[i].value, answers[i], self._trace(prompt, values[i], images[i], parsed[i], attempts[i])
+            )
+            for i in range(len(requests))
+        ]
+
+    def _again(self, request: Request, read: Parsed[Any]) -> Request:
+        """The second question: twice the room after a cut answer, else the problem named behind the
+        prompt."""
+        if read.kind == "cut":
+            return replace(request, max_new_tokens=2 * request.max_new_tokens)
+        return replace(request, prompt=request.prompt + self._reask.fill(problem=read.problem))
+
+    def _answers(
+        self, agent: str, requests: Sequence[Request], parse: Callable[[str, str], Parsed[Any]]
+    ) -> list[StoredAnswer]:
+        """Answers from the cache or the model, in order; equal requests go to the model once."""
+        keys = [
+            answer_key(
+                self.mllm.identifier,
+                request.prompt,
+                [self._hash(image) for image in request.images],
+                request.max_new_tokens,
+                request.temperature,
+                request.seed,
+            )
+            for request in requests
+        ]
+        known = self.cache.get_answers(list(dict.fromkeys(keys)))
+        new = {key: request for key, request in zip(keys, requests, strict=True) if key not in known}
+        with self._progress(agent, len(new)) as bar:
+            pending = list(new.items())
+            for start in range(0, len(pending), BLOCK_REQUESTS):
+                block = pending[start : start + BLOCK_REQUESTS]
+                given = self.mllm.generate([request for _, request in block])
+                found = {
+                    key: _stored(answer, agent, parse) for (key, _), answer in zip(block, given, strict=True)
+                }
+                self.cache.put_answers(found)
+                known.update(found)
+                bar.update(len(block))
+        answers = [known[key] for key in keys]
+        self.cost.mllm_calls += len(requests)
+        self.cost.cached_calls += len(requests) - len(new)
+        self.cost.prompt_tokens += sum(answer.prompt_tokens for answer in answers)
+        self.cost.completion_tokens += sum(answer.completion_tokens for answer in answers)
+        return answers
+
+    def _trace(
+        self,
+        prompt: Prompt,
+        values: dict[str, Any],
+        images: tuple[Path, ...],
+        read: Parsed[Any],
+        attempts: list[dict[str, Any]],
+    ) -> dict[str, Any]:
+        inputs = {
+            name: value if isinstance(value, str) else list(value) for name, value in _slots(values).items()
+        }
+        trace: dict[str, Any] = {
+            "agent": prompt.name,
+            "prompt": f"{prompt.set}/{prompt.name}",
+            "prompt_sha256": prompt.sha256,
+            "inputs": {**inputs, "images": [Path(image).name for image in images]},
+            "attempts": attempts,
+            "class": read.kind,
+            "parsed": read.value.model_dump() if isinstance(read.value, Answered) else read.value,
+        }
+        if values.get("empty_text"):
+            trace["empty_text"] = True
+        return trace
+
+    def _captioned(
+        self, outcomes: Sequence[_Outcome[Any]], paths: Sequence[Path], modifications: Sequence[str]
+    ) -> list[str]:
+        """For outcomes without a value: caption of the reference + ", " + modification text; "" for the
+        others."""
+        failed = [i for i, outcome in enumerate(outcomes) if outcome.value is None]
+        captions = self.caption([paths[i] for i in failed]) if failed else []
+        stand_ins = [""] * len(outcomes)
+        for i, caption in zip(failed, captions, strict=True):
+            stand_ins[i] = _joined(caption.text, modifications[i])
+        return stand_ins
+
+    def _text_or(self, outcome: _Outcome[str], stand_in: str) -> Text:
+        if outcome.value is not None:
+            return Text(outcome.value, False, outcome.trace)
+        return Text(stand_in, True, self._fell_back(outcome, stand_in))
+
+    def _fell_back(self, outcome: _Outcome[Any], stand_in: str) -> dict[str, Any]:
+        self.cost.fallbacks += 1
+        return {**outcome.trace, "fallback": stand_in}
+
+    def _progress(self, agent: str, total: int) -> tqdm:
+        return tqdm(
+            total=total, desc=agent, unit="call", disable=not sys.stderr.isatty() or not total, leave=False
+        )
+
+
+def repeats_reference(answer: SelectiveCoT) -> bool:
+    """Whether a target description merely repeats the reference as understood.
+
+    True when both have the same words in the same order (articles aside), and when they are nearly the same
+    (at least ``REPEAT_RATIO``) and no word that came or went belongs to a target: the change is not in it.
+    Word order counts, for "a dog left of a cat" is another picture than "a cat left of a dog".
+    """
+    old, new = _words(answer.understanding), _words(answer.description)
+    if not old:
+        return False
+    if old == new:
+        return True
+    if difflib.SequenceMatcher(None, old, new, autojunk=False).ratio() < REPEAT_RATIO:
+        return False
+    targets = set(_words(" ".join([*answer.explicit_targets, *answer.implicit_targets])))
+    return not targets & (set(old) ^ set(new)) and sorted(old) != sorted(new)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in re.findall(r"\w+", text.casefold()) if word not in ("a", "an", "the")]
+
+
+def _without_targets(answer: SelectiveCoT) -> bool:
+    return not answer.explicit_targets and not answer.implicit_targets
+
+
+def _attributes(answer: SelectiveCoT) -> tuple[str, ...]:
+    """Names of attributes that the answer sees in the reference ("colour: red" gives colour), else the
+    general ones."""
+    names = (entry.partition(":")[0].strip() for entry in answer.preserved)
+    return tuple(dict.fromkeys(name for name in names if name)) or GENERAL_ATTRIBUTES
+
+
+def _said(modification: str) -> str:
+    return " ".join(modification.split()) or EMPTY_TEXT
+
+
+def _joined(caption: str, modification: str) -> str:
+    return f"{caption.strip().rstrip('.')}, {_said(modification)}"
+
+
+def _texts(texts: Sequence[str], /, **lists: Sequence[Any]) -> list[dict[str, Any]]:
+    """One dictionary of slots a query; an empty modification text is replaced and marked."""
+    for name, values in lists.items():
+        if len(values) != len(texts):
+            raise ValueError(f"{len(values)} {name} for {len(texts)} modification texts")
+    rows = []
+    for i, text in enumerate(texts):
+        row: dict[str, Any] = {"modification": _said(text), **{name: lists[name][i] for name in lists}}
+        if not text.strip():
+            row["empty_text"] = True
+        rows.append(row)
+    return rows
+
+
+def _slots(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != "empty_text"}
+
+
+def _plain(text: str) -> str:
+    return " ".join(_words(text))
+
+
+def _whole_part(outcome: _Outcome[str]) -> str:
+    return (cut_text(outcome.last.text) if outcome.trace["class"] == "cut" else "") or CAPTION_FALLBACK
+
+
+def _attempt(answer: StoredAnswer, read: Parsed[Any]) -> dict[str, Any]:
+    attempt = {"raw": answer.text, "class": read.kind, "finish_reason": answer.finish_reason}
+    return {**attempt, "problem": read.problem} if read.problem else attempt
+
+
+def _stored(answer: Answer, agent: str, parse: Callable[[str, str], Parsed[Any]]) -> StoredAnswer:
+    kind = parse(answer.text, answer.finish_reason).kind
+    return StoredAnswer(
+        answer.text, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, kind, agent
+    )
+
+
+def _blocks(
+    items: Sequence[tuple[VerifyItem, list[bytes]]], size: int
+) -> list[list[tuple[VerifyItem, list[bytes]]]]:
+    """Items cut into blocks of about ``size`` pairs; an item is never split."""
+    blocks: list[list[tuple[VerifyItem, list[bytes]]]] = []
+    count = size
+    for item in items:
+        if count >= size:
+            blocks.append([])
+            count = 0
+        blocks[-1].append(item)
+        count += len(item[1])
+    return blocks
