@@ -188,6 +188,21 @@ def test_verdicts_equal_the_library_alone(library, mllm, pictures):
             assert found.prompt_tokens == inputs["input_ids"].shape[1]
 
 
+def test_models_of_other_families_take_the_processor_path(folder, mllm, pictures):
+    """The same model, told that it cannot share: everything goes through the processor, with the same results."""
+    other = LocalMLLM(folder)
+    other.shares_prefix = False
+    requests = [Request("describe", (path,), 6) for path in pictures]
+    requests += [Request("describe it", (), 6), Request("compare", (pictures[0], pictures[4]), 6)]
+    assert other.generate(requests) == mllm.generate(requests)
+    assert other.verify(items(pictures)) == [
+        pytest.approx(row, abs=1e-6) for row in mllm.verify(items(pictures))
+    ]
+    assert [[v.prompt_tokens for v in row] for row in other.verdicts(items(pictures))] == [
+        [v.prompt_tokens for v in row] for row in mllm.verdicts(items(pictures))
+    ]
+
+
 def test_true_and_false_are_the_words(mllm):
     assert [mllm.tokenizer.decode([token]) for token in mllm._truth_tokens()] == ["true", "false"]
 
