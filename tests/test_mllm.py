@@ -189,7 +189,7 @@ def test_verdicts_equal_the_library_alone(library, mllm, pictures):
 
 
 def test_models_of_other_families_take_the_processor_path(folder, mllm, pictures):
-    """The same model, told that it cannot share: everything goes through the processor, with the same results."""
+    """The same model, told that it cannot share: all goes through the processor, with the same results."""
     other = LocalMLLM(folder)
     other.shares_prefix = False
     requests = [Request("describe", (path,), 6) for path in pictures]
