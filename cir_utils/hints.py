@@ -1,10 +1,9 @@
 """Hints: signs in a ranking that a setting of SDR-CIR should move, and which way.
 
-Two rows of the method's error table ("results too similar to the reference", "results ignore the reference's visual
-style") are told apart by how near the top of the ranking lies to the reference image and to the description. Cosines
-between two pictures and between a text and a picture live on different scales, so each is first expressed in standard
-deviations of that query's own similarities to the whole gallery.
-"""
+Two rows of the method's error table ("results too similar to the reference", "results ignore the reference's
+visual style") are told apart by how near the top of the ranking lies to the reference image and to the
+description. Cosines between two pictures and between a text and a picture live on different scales, so each
+is first expressed in standard deviations of that query's own similarities to the whole gallery."""
 
 from __future__ import annotations
 
@@ -15,10 +14,11 @@ from torch import Tensor
 
 #: How many results are looked at.
 TOP = 10
-#: The top results stand this many standard deviations nearer to the reference than to the description: too close.
+#: The top results stand this many standard deviations nearer to the reference than to the description: too
+#: close.
 CLOSE_MARGIN = 0.5
-#: The top results stand less than this many standard deviations nearer to the reference than the gallery at large: the
-#: reference's look is lost.
+#: The top results stand less than this many standard deviations nearer to the reference than the gallery at
+#: large: the reference's look is lost.
 LOST_BELOW = 0.5
 #: Steps of the error table, and the largest values that are suggested.
 BETA_STEP, BETA_MOST = 0.1, 0.5
@@ -27,8 +27,9 @@ ALPHA_STEP, ALPHA_MOST = 0.05, 0.3
 
 @dataclass(frozen=True)
 class Hint:
-    """How the top results stand to the reference and to the description (standard deviations above the gallery's mean),
-    the ``sign`` seen ("close", "lost" or "") and the ``text`` for the reader ("" without a sign)."""
+    """How the top results stand to the reference and to the description (standard deviations above the
+    gallery's mean), the ``sign`` seen ("close", "lost" or "") and the ``text`` for the reader ("" without a
+    sign)."""
 
     to_reference: float
     to_description: float
@@ -37,25 +38,27 @@ class Hint:
 
 
 def standing(similarities: Tensor, order: Tensor, top: int = TOP) -> Tensor:
-    """How far the ``top`` first items of ``order`` stand above the gallery in ``similarities``, in standard deviations.
+    """How far the ``top`` first items of ``order`` stand above the gallery in ``similarities``, in standard
+    deviations.
 
-    ``similarities`` is ``(Q, N)``, ``order`` ``(Q, >= top)`` holds gallery positions, best first. Returns ``(Q,)`` float64;
-    0 where all similarities are equal.
-    """
+    ``similarities`` is ``(Q, N)``, ``order`` ``(Q, >= top)`` holds gallery positions, best first. Returns
+    ``(Q,)`` float64; 0 where all similarities are equal."""
     scores = similarities.double()
     head = scores.gather(1, order[:, :top]).mean(dim=1)
     spread = scores.std(dim=1, correction=0)
-    return torch.where(spread > 0, (head - scores.mean(dim=1)) / spread.clamp_min(1e-12), torch.zeros_like(head))
+    return torch.where(
+        spread > 0, (head - scores.mean(dim=1)) / spread.clamp_min(1e-12), torch.zeros_like(head)
+    )
 
 
 def hints(S_r: Tensor, S_d: Tensor, order: Tensor, alpha: float, beta: float) -> list[Hint]:
     """One :class:`Hint` a query for a ranking made with ``alpha`` and ``beta``.
 
-    ``S_r`` and ``S_d`` ``(Q, N)`` are the cosines of ``F_r`` and ``F_d`` with the gallery, ``order`` ``(Q, N)`` the ranking.
-    The sign is "close" when the top results stand at least ``CLOSE_MARGIN`` higher in similarity to the reference than
-    to the description; it is "lost" when they stand less than ``LOST_BELOW`` above the gallery in similarity to
-    the reference. Both at once cannot be useful advice: "close" is looked at first.
-    """
+    ``S_r`` and ``S_d`` ``(Q, N)`` are the cosines of ``F_r`` and ``F_d`` with the gallery, ``order`` ``(Q,
+    N)`` the ranking. The sign is "close" when the top results stand at least ``CLOSE_MARGIN`` higher in
+    similarity to the reference than to the description; it is "lost" when they stand less than ``LOST_BELOW``
+    above the gallery in similarity to the reference. Both at once cannot be useful advice: "close" is looked
+    at first."""
     found = []
     to_r, to_d = standing(S_r, order), standing(S_d, order)
     for near_r, near_d in zip(to_r.tolist(), to_d.tolist(), strict=True):
@@ -71,8 +74,8 @@ def hints(S_r: Tensor, S_d: Tensor, order: Tensor, alpha: float, beta: float) ->
 
 
 def summary(found: list[Hint], alpha: float, beta: float, share: float = 0.25) -> str:
-    """One line for a whole run: the sign that at least ``share`` of its queries show (the more frequent of the two), or
-    ""."""
+    """One line for a whole run: the sign that at least ``share`` of its queries show (the more frequent of
+    the two), or ""."""
     for sign in sorted(("close", "lost"), key=lambda sign: -sum(hint.sign == sign for hint in found)):
         marked = [hint for hint in found if hint.sign == sign]
         if marked and len(marked) >= share * len(found):

@@ -1,9 +1,9 @@
 """Run notebooks with our own interpreter, and refuse parameters that a notebook does not declare.
 
-papermill alone would run a notebook under whatever kernel its metadata names, in whatever environment that kernel belongs
-to, and would only warn of a misspelt parameter. Here the kernel is bound to the interpreter that runs this code, the
-parameters are read from the notebook first, and values are checked against the declared ones.
-"""
+papermill alone would run a notebook under whatever kernel its metadata names, in whatever environment that
+kernel belongs to, and would only warn of a misspelt parameter. Here the kernel is bound to the interpreter
+that runs this code, the parameters are read from the notebook first, and values are checked against the
+declared ones."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ WITH_ALT = """{%- extends 'index.html.j2' -%}
 
 
 class NotebookFailed(RuntimeError):
-    """A cell raised an error or took too long. The message names notebook, cell and error; ``executed`` is the copy with
-    the outputs up to there."""
+    """A cell raised an error or took too long. The message names notebook, cell and error; ``executed`` is
+    the copy with the outputs up to there."""
 
     def __init__(self, message: str, executed: Path) -> None:
         super().__init__(message)
@@ -64,12 +64,15 @@ class Notebook:
 def find_notebooks(folder: Path | None = None) -> list[Notebook]:
     """The tutorial's notebooks (``00_start_here.ipynb`` ...) in order of name, read and checked.
 
-    ``folder`` None means ``notebooks`` in the current folder, else beside the package. Raises :class:`InputError` when
-    there is none, or one is not as it should be.
-    """
+    ``folder`` None means ``notebooks`` in the current folder, else beside the package. Raises
+    :class:`InputError` when there is none, or one is not as it should be."""
     places = [folder] if folder is not None else [Path("notebooks"), PACKAGE.parent / "notebooks"]
     for place in places:
-        found = sorted(path for path in place.glob("*.ipynb") if NAME.fullmatch(path.name)) if place.is_dir() else []
+        found = (
+            sorted(path for path in place.glob("*.ipynb") if NAME.fullmatch(path.name))
+            if place.is_dir()
+            else []
+        )
         if found:
             return [read_notebook(path) for path in found]
     raise InputError(
@@ -81,9 +84,8 @@ def find_notebooks(folder: Path | None = None) -> list[Notebook]:
 def read_notebook(path: Path | str) -> Notebook:
     """A notebook with its declared parameters.
 
-    Raises :class:`InputError` when the file is no notebook, when there is not exactly one cell tagged ``parameters``, and
-    when that cell holds anything else than ``NAME = literal`` lines.
-    """
+    Raises :class:`InputError` when the file is no notebook, when there is not exactly one cell tagged
+    ``parameters``, and when that cell holds anything else than ``NAME = literal`` lines."""
     path = Path(path)
     try:
         node = nbformat.read(path, as_version=4)
@@ -93,7 +95,9 @@ def read_notebook(path: Path | str) -> Notebook:
         raise InputError(f"{path} is not a notebook ({type(error).__name__}); restore it") from None
     tagged = [cell for cell in node.cells if TAG in cell.metadata.get("tags", [])]
     if len(tagged) != 1 or tagged[0].cell_type != "code":
-        raise InputError(f"notebook {path}: {len(tagged)} cells are tagged {TAG!r}; tag exactly one code cell")
+        raise InputError(
+            f"notebook {path}: {len(tagged)} cells are tagged {TAG!r}; tag exactly one code cell"
+        )
     titles = [
         line[2:].strip()
         for cell in node.cells
@@ -105,16 +109,18 @@ def read_notebook(path: Path | str) -> Notebook:
 
 
 def check_parameters(notebook: Notebook, given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` values for ``notebook``, texts turned into the declared kind (``"5"`` for a declared number is 5).
+    """``given`` values for ``notebook``, texts turned into the declared kind (``"5"`` for a declared number
+    is 5).
 
-    Raises :class:`InputError` for a name that the notebook does not declare (its parameters are listed) and for a value of
-    another kind than the declared one. A declared None takes a number, a text or None.
-    """
+    Raises :class:`InputError` for a name that the notebook does not declare (its parameters are listed) and
+    for a value of another kind than the declared one. A declared None takes a number, a text or None."""
     values = {}
     for name, value in given.items():
         if name not in notebook.parameters:
             declared = ", ".join(notebook.parameters) or "none"
-            raise InputError(f"notebook {notebook.path.name} has no parameter {name!r}; its parameters are {declared}")
+            raise InputError(
+                f"notebook {notebook.path.name} has no parameter {name!r}; its parameters are {declared}"
+            )
         values[name] = _as_declared(notebook, name, value)
     return values
 
@@ -128,12 +134,12 @@ def execute(
     timeout: int = 1800,
     environment: Mapping[str, str] | None = None,
 ) -> float:
-    """Run a copy of ``notebook`` with ``parameters`` in folder ``cwd``, write it to ``output``, return the seconds.
+    """Run a copy of ``notebook`` with ``parameters`` in folder ``cwd``, write it to ``output``, return the
+    seconds.
 
-    The kernel is this interpreter, whatever kernel the notebook names and whether or not any is installed; this package
-    is importable there. ``timeout`` is for one cell. Raises :class:`NotebookFailed` when a cell fails, after ``output`` was
-    written, and :class:`InputError` as :func:`check_parameters`.
-    """
+    The kernel is this interpreter, whatever kernel the notebook names and whether or not any is installed;
+    this package is importable there. ``timeout`` is for one cell. Raises :class:`NotebookFailed` when a cell
+    fails, after ``output`` was written, and :class:`InputError` as :func:`check_parameters`."""
     import papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
@@ -187,7 +193,8 @@ def write_notebook(node: NotebookNode, path: Path) -> None:
 
 
 def to_html(path: Path, output: Path) -> None:
-    """An executed notebook as one HTML file that asks nothing of the network: scripts from elsewhere are left out."""
+    """An executed notebook as one HTML file that asks nothing of the network: scripts from elsewhere are left
+    out."""
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, raw_template=WITH_ALT)
@@ -199,14 +206,19 @@ def without_foreign_scripts(html: str) -> str:
     """``html`` without ``<script>`` elements that load or import anything from another place."""
 
     def judge(match: re.Match[str]) -> str:
-        return "" if re.search(r"""(?:src\s*=|import\b)[^>]*?["']\s*(?:https?:)?//""", match.group()) else match.group()
+        return (
+            ""
+            if re.search(r"""(?:src\s*=|import\b)[^>]*?["']\s*(?:https?:)?//""", match.group())
+            else match.group()
+        )
 
     return re.sub(r"<script\b.*?</script\s*>", judge, html, flags=re.DOTALL | re.IGNORECASE)
 
 
 @contextlib.contextmanager
 def _own_kernel(environment: dict[str, str]) -> Iterator[None]:
-    """A kernel specification for this interpreter, found before any of the user's, and the kernel's environment."""
+    """A kernel specification for this interpreter, found before any of the user's, and the kernel's
+    environment."""
     with tempfile.TemporaryDirectory(prefix="cir-kernel-") as folder:
         place = Path(folder) / "kernels" / KERNEL
         place.mkdir(parents=True)
@@ -236,7 +248,9 @@ def _joined(first: str, rest: str | None) -> str:
 
 
 def _literals(path: Path, source: str) -> dict[str, Any]:
-    fault = InputError(f"notebook {path}: its parameters cell may hold only lines like LIMIT = 20; move the rest below")
+    fault = InputError(
+        f"notebook {path}: its parameters cell may hold only lines like LIMIT = 20; move the rest below"
+    )
     try:
         statements = ast.parse(source).body
     except SyntaxError:

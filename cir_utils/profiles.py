@@ -1,7 +1,8 @@
 """Profiles: which benchmark, encoder, MLLM, prompt set and settings a run uses.
 
-The values are data, not code: ``profiles.toml`` beside this file holds them with their sources. The tuned values of the
-mini benchmarks come from ``mini/settings.json``, which ``cir tune --write`` writes from val alone.
+The values are data, not code: ``profiles.toml`` beside this file holds them with their sources. The tuned
+values of the mini benchmarks come from ``mini/settings.json``, which ``cir tune --write`` writes from val
+alone.
 
 This module imports nothing heavy, so that a wrong name is reported before any model library is loaded.
 """
@@ -38,7 +39,8 @@ class BenchmarkSpec:
 
 @dataclass(frozen=True)
 class Profile:
-    """A named choice of data and models. ``encoder`` and ``mllm`` are what the loaders of those rooms take."""
+    """A named choice of data and models. ``encoder`` and ``mllm`` are what the loaders of those rooms
+    take."""
 
     name: str
     about: str
@@ -49,12 +51,15 @@ class Profile:
     benchmarks: dict[str, BenchmarkSpec] = field(default_factory=dict)
 
     def benchmark(self, name: str) -> BenchmarkSpec:
-        """The benchmark called ``name``; :class:`InputError` lists this profile's benchmarks and who else has it."""
+        """The benchmark called ``name``; :class:`InputError` lists this profile's benchmarks and who else has
+        it."""
         if name in self.benchmarks:
             return self.benchmarks[name]
         others = [other for other in profile_names() if name in load_profile(other).benchmarks]
         hint = f"; {name!r} belongs to --profile {' or '.join(others)}" if others else ""
-        raise InputError(f"unknown benchmark {name!r} in profile {self.name}: choose {choices(self.benchmarks)}{hint}")
+        raise InputError(
+            f"unknown benchmark {name!r} in profile {self.name}: choose {choices(self.benchmarks)}{hint}"
+        )
 
 
 def choices(names: Iterable[str]) -> str:
@@ -63,7 +68,8 @@ def choices(names: Iterable[str]) -> str:
 
 
 def data_dir() -> Path:
-    """Where real benchmarks are kept: the environment variable CIR_DATA, else ``data`` in the current folder."""
+    """Where real benchmarks are kept: the environment variable CIR_DATA, else ``data`` in the current
+    folder."""
     return Path(os.environ.get("CIR_DATA") or "data")
 
 
@@ -126,14 +132,15 @@ def read_mini_settings(path: Path | None = None) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
     found = read_json(path, "settings file")
-    for name, entry in found.items() if isinstance(found, dict) else [("", None)]:
-        numbers = isinstance(entry, dict) and all(
-            isinstance(entry.get(key), int | float) and not isinstance(entry.get(key), bool) for key in SETTING_NAMES
-        )
-        if not numbers or not isinstance(entry.get("tuned_on"), str):
+    if not isinstance(found, dict):
+        found = {"": None}
+    for name, entry in found.items():
+        values = entry if isinstance(entry, dict) else {}
+        numbers = all(type(values.get(key)) in (int, float) for key in SETTING_NAMES)
+        if not numbers or not isinstance(values.get("tuned_on"), str):
             raise InputError(
-                f"settings file {path}: {name or 'the top level'} needs numbers {choices(SETTING_NAMES)} and the text "
-                "tuned_on; write it again with `cir tune --write`"
+                f"settings file {path}: {name or 'the top level'} needs numbers {choices(SETTING_NAMES)} "
+                "and the text tuned_on; write it again with `cir tune --write`"
             )
     return found
 

@@ -10,7 +10,8 @@ from cir_utils.scoring import rank_by
 
 
 def _world() -> tuple[torch.Tensor, torch.Tensor]:
-    """100 items: the first 10 are like the reference, the next 10 like the description, the rest like neither."""
+    """100 items: the first 10 are like the reference, the next 10 like the description, the rest like
+    neither."""
     S_r, S_d = torch.zeros(1, 100), torch.zeros(1, 100)
     S_r[0, :10] = 0.9
     S_d[0, 10:20] = 0.3
@@ -49,16 +50,23 @@ def test_results_near_both_need_no_advice() -> None:
 
 def test_no_advice_beyond_the_known_range() -> None:
     S_r, S_d = _world()
-    assert hints(S_r, S_d, rank_by(S_r), 0.15, 0.5)[0].text.endswith("beta is 0.5 already; look at the descriptions instead")
+    assert hints(S_r, S_d, rank_by(S_r), 0.15, 0.5)[0].text.endswith(
+        "beta is 0.5 already; look at the descriptions instead"
+    )
     assert hints(S_r, S_d, rank_by(S_r), 0.15, 0.45)[0].text.endswith("try beta 0.5 instead of 0.45")
-    assert hints(S_r, S_d, rank_by(S_d), 0.3, 0.4)[0].text.endswith("alpha is 0.3 already; look at the descriptions instead")
+    assert hints(S_r, S_d, rank_by(S_d), 0.3, 0.4)[0].text.endswith(
+        "alpha is 0.3 already; look at the descriptions instead"
+    )
 
 
 def test_a_run_is_advised_when_enough_queries_show_one_sign() -> None:
     S_r, S_d = _world()
     close, lost = hints(S_r, S_d, rank_by(S_r), 0.1, 0.4), hints(S_r, S_d, rank_by(S_d), 0.1, 0.4)
     fine = hints(S_r + 3 * S_d.roll(-10, 1), S_d.roll(-10, 1), rank_by(S_r), 0.1, 0.4)
-    assert summary(close + fine * 3, 0.1, 0.4) == "hint for 1 of 4 queries: too close to the reference: try beta 0.5 instead of 0.4"
+    assert (
+        summary(close + fine * 3, 0.1, 0.4)
+        == "hint for 1 of 4 queries: too close to the reference: try beta 0.5 instead of 0.4"
+    )
     assert summary(close + fine * 4, 0.1, 0.4) == ""
     assert "look is lost" in summary(close + lost * 2, 0.1, 0.4)
     assert summary([], 0.1, 0.4) == ""

@@ -24,7 +24,8 @@ PARAMETERS = 'LIMIT = 5  # queries\nPROFILE = "mini"\nSHARE: float = 0.5\nSEED =
 
 
 def write(path: Path, *cells: str, parameters: str | None = PARAMETERS, kernel: str = "my-env") -> Path:
-    """A notebook with a title, a parameters cell and code ``cells``, whose metadata names a kernel that nobody has."""
+    """A notebook with a title, a parameters cell and code ``cells``, whose metadata names a kernel that
+    nobody has."""
     node = nbformat.v4.new_notebook()
     node.metadata["kernelspec"] = {"name": kernel, "display_name": kernel, "language": "python"}
     node.cells = [nbformat.v4.new_markdown_cell("# A title")]
@@ -63,9 +64,17 @@ def test_names_and_kinds_are_checked_against_the_declared_ones(tmp_path: Path) -
         "SHARE": 1,
         "SEED": 3,
     }
-    with pytest.raises(InputError, match="no parameter 'LIMITT'; its parameters are LIMIT, PROFILE, SHARE, SEED"):
+    with pytest.raises(
+        InputError, match="no parameter 'LIMITT'; its parameters are LIMIT, PROFILE, SHARE, SEED"
+    ):
         check_parameters(notebook, {"LIMITT": 1})
-    for name, value in (("LIMIT", "many"), ("LIMIT", 0.5), ("LIMIT", True), ("SHARE", "half"), ("PROFILE", 5)):
+    for name, value in (
+        ("LIMIT", "many"),
+        ("LIMIT", 0.5),
+        ("LIMIT", True),
+        ("SHARE", "half"),
+        ("PROFILE", 5),
+    ):
         with pytest.raises(InputError, match=f"parameter {name} is .* does not fit"):
             check_parameters(notebook, {name: value})
 
@@ -90,7 +99,12 @@ def test_a_notebook_runs_under_our_interpreter_whatever_kernel_it_names(
     )
     output = tmp_path / "done" / "00_a.ipynb"
     seconds = execute(
-        read_notebook(path), output, {"LIMIT": 9}, cwd=tmp_path / "work", timeout=120, environment={"MARK": "x"}
+        read_notebook(path),
+        output,
+        {"LIMIT": 9},
+        cwd=tmp_path / "work",
+        timeout=120,
+        environment={"MARK": "x"},
     )
     assert seconds > 0
     node = nbformat.read(output, as_version=4)
@@ -106,7 +120,9 @@ def test_a_notebook_runs_under_our_interpreter_whatever_kernel_it_names(
 
 def test_a_failing_cell_is_named_and_the_copy_kept(tmp_path: Path) -> None:
     path = write(tmp_path / "00_a.ipynb", "1 / 0")
-    with pytest.raises(NotebookFailed, match="00_a.ipynb: cell .* failed: ZeroDivisionError: division by zero") as caught:
+    with pytest.raises(
+        NotebookFailed, match="00_a.ipynb: cell .* failed: ZeroDivisionError: division by zero"
+    ) as caught:
         execute(read_notebook(path), tmp_path / "done.ipynb", timeout=120)
     node = nbformat.read(caught.value.executed, as_version=4)
     assert any(output.output_type == "error" for cell in node.cells for output in cell.get("outputs", []))

@@ -38,7 +38,9 @@ def test_data_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch,
 def test_unknown_names_are_listed_with_the_choices() -> None:
     with pytest.raises(InputError, match=r"unknown profile 'big': choose mini, laptop, paper"):
         load_profile("big")
-    with pytest.raises(InputError, match=r"unknown benchmark 'coco' in profile paper: choose circo, cirr, fashioniq$"):
+    with pytest.raises(
+        InputError, match=r"unknown benchmark 'coco' in profile paper: choose circo, cirr, fashioniq$"
+    ):
         load_profile("paper").benchmark("coco")
     with pytest.raises(InputError, match=r"'circo' belongs to --profile laptop or paper"):
         load_profile("mini").benchmark("circo")
@@ -48,7 +50,14 @@ def test_unknown_names_are_listed_with_the_choices() -> None:
 
 
 def test_tuned_settings_replace_the_starting_values(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    tuned = {"alpha": 0.2, "beta": 0.3, "lambda": 0.4, "k_prime": 30, "kappa": 10, "tuned_on": "mini-circo val, 150 queries"}
+    tuned = {
+        "alpha": 0.2,
+        "beta": 0.3,
+        "lambda": 0.4,
+        "k_prime": 30,
+        "kappa": 10,
+        "tuned_on": "mini-circo val, 150 queries",
+    }
     path = tmp_path / "settings.json"
     path.write_text(json.dumps({"mini-circo": tuned}))
     monkeypatch.setattr(profiles, "MINI_SETTINGS", path)
@@ -73,15 +82,28 @@ def test_settings_take_the_override_then_the_profile_then_the_default() -> None:
         "description": "selective",
     }
     assert resolve_settings("image-only", {"alpha": 0.15}) == {}
-    xr = resolve_settings("xr", {"lambda": 0.15, "k_prime": 100, "kappa": 60}, {"k_prime": "50", "vision": "off"})
-    assert xr == {"lambda": 0.15, "k_prime": 50, "kappa": 60.0, "stages": "full", "vision": "off", "text": "on"}
+    xr = resolve_settings(
+        "xr", {"lambda": 0.15, "k_prime": 100, "kappa": 60}, {"k_prime": "50", "vision": "off"}
+    )
+    assert xr == {
+        "lambda": 0.15,
+        "k_prime": 50,
+        "kappa": 60.0,
+        "stages": "full",
+        "vision": "off",
+        "text": "on",
+    }
     assert type(xr["k_prime"]) is int
 
 
 @pytest.mark.parametrize(
     ("method", "override", "message"),
     [
-        ("sdr-cir", {"gamma": "1"}, "unknown setting 'gamma' of method sdr-cir: its settings are alpha, beta, description"),
+        (
+            "sdr-cir",
+            {"gamma": "1"},
+            "unknown setting 'gamma' of method sdr-cir: its settings are alpha, beta, description",
+        ),
         ("image-only", {"alpha": "1"}, "unknown setting 'alpha' of method image-only: it has none"),
         ("sdr-cir", {"alpha": "1.5"}, "setting alpha=1.5 is not valid: alpha must be a number from 0 to 1"),
         ("sdr-cir", {"alpha": "nan"}, "alpha must be a number from 0 to 1"),
@@ -91,7 +113,11 @@ def test_settings_take_the_override_then_the_profile_then_the_default() -> None:
         ("xr", {"k_prime": "2.5"}, "k_prime must be a whole number"),
         ("xr", {"k_prime": "0"}, "k_prime must be a whole number from 1"),
         ("xr", {"vision": "off", "text": "off"}, "leave method xr without agents"),
-        ("xrr", {}, "unknown method 'xrr': choose image-only, text-only, image\\+text, description-only, sdr-cir, xr"),
+        (
+            "xrr",
+            {},
+            "unknown method 'xrr': choose image-only, text-only, image\\+text, description-only, sdr-cir, xr",
+        ),
     ],
 )
 def test_wrong_settings_say_what_was_expected(method: str, override: dict[str, object], message: str) -> None:

@@ -1,7 +1,7 @@
 """The methods: what each is called, where it lives, and which settings it has.
 
-A method is a function ``run(bench, settings) -> MethodOutput`` in a module of this package. This file only names them and
-checks settings, without importing a model library, so that wrong names are reported at once.
+A method is a function ``run(bench, settings) -> MethodOutput`` in a module of this package. This file only
+names them and checks settings, without importing a model library, so that wrong names are reported at once.
 
 To add a method: write ``methods/my_method.py`` with such a function, and add one entry to :data:`METHODS`.
 """
@@ -54,7 +54,9 @@ SETTINGS: dict[str, Setting] = {
         default="selective",
     ),
     "lambda": Setting(float, "weight of S^t against S^v in X^R's re-ranking"),
-    "k_prime": Setting(int, "how many candidates X^R's coarse stage hands to verification", low=1, high=10**6),
+    "k_prime": Setting(
+        int, "how many candidates X^R's coarse stage hands to verification", low=1, high=10**6
+    ),
     "kappa": Setting(float, "constant of reciprocal rank fusion, 1/(kappa + rank)", low=0, high=10**6),
     "stages": Setting(
         str, "X^R: both stages, or coarse filtering alone", choices=("full", "coarse"), default="full"
@@ -89,13 +91,15 @@ def get_method(name: str) -> Method:
 
 
 def load_method(name: str) -> Callable[..., Any]:
-    """The function of the method called ``name`` (this imports its module, and with it the model libraries)."""
+    """The function of the method called ``name`` (this imports its module, and with it the model
+    libraries)."""
     module, function = get_method(name).where.split(":")
     return getattr(import_module(f"cir_utils.methods.{module}"), function)
 
 
 def parse_assignments(assignments: list[str], what: str = "--set") -> dict[str, str]:
-    """``["alpha=0.2", ...]`` as a dictionary of texts; :class:`InputError` for anything else or a name given twice."""
+    """``["alpha=0.2", ...]`` as a dictionary of texts; :class:`InputError` for anything else or a name given
+    twice."""
     found: dict[str, str] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
@@ -110,11 +114,11 @@ def parse_assignments(assignments: list[str], what: str = "--set") -> dict[str, 
 def resolve_settings(
     method: str, defaults: Mapping[str, SettingValue], overrides: Mapping[str, Any] | None = None
 ) -> dict[str, SettingValue]:
-    """Every setting of ``method`` with its value: the override, else the profile's value, else the setting's own default.
+    """Every setting of ``method`` with its value: the override, else the profile's value, else the setting's
+    own default.
 
-    Overrides may be texts (from the command line) or values. Raises :class:`InputError` for a setting that the method
-    does not have (its settings are listed) and for a value outside the setting's range.
-    """
+    Overrides may be texts (from the command line) or values. Raises :class:`InputError` for a setting that
+    the method does not have (its settings are listed) and for a value outside the setting's range."""
     names = get_method(method).settings
     overrides = dict(overrides or {})
     for name in overrides:
@@ -126,10 +130,14 @@ def resolve_settings(
         setting = SETTINGS[name]
         value = overrides.get(name, defaults.get(name, setting.default))
         if value is None:
-            raise InputError(f"setting {name!r} of method {method} has no value here; give it with --set {name}=...")
+            raise InputError(
+                f"setting {name!r} of method {method} has no value here; give it with --set {name}=..."
+            )
         resolved[name] = _checked(name, setting, value)
     if resolved.get("vision") == "off" and resolved.get("text") == "off":
-        raise InputError("settings vision=off and text=off together leave method xr without agents; switch one on")
+        raise InputError(
+            "settings vision=off and text=off together leave method xr without agents; switch one on"
+        )
     return resolved
 
 

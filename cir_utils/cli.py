@@ -1,0 +1,320 @@
+"""The command line: ``cir`` (also ``python -m cir_utils``).
+
+Names are checked here, before any model library is imported, so that ``cir --help`` and a wrong name answer
+at once. Exit codes: 0 done, 2 wrong usage or input (one line on stderr that says how to mend it), 1 anything
+else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from cir_utils import __version__
+from cir_utils.errors import InputError
+from cir_utils.methods import METHODS, get_method, parse_assignments, resolve_settings
+from cir_utils.profiles import check_split, load_profile
+
+
+app = typer.Typer(
+    name="cir",
+    help="Training-free composed image retrieval: SDR-CIR and X^R beside their baselines.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+BenchmarkOption = Annotated[
+    str, typer.Option("--benchmark", "-b", help="Benchmark, for instance mini-circo.")
+]
+ProfileOption = Annotated[str, typer.Option("--profile", "-p", help="Profile: mini, laptop or paper.")]
+SplitOption = Annotated[
+    str | None, typer.Option("--split", "-s", help="Split; default: the one that is reported.")
+]
+RootOption = Annotated[
+    Path | None, typer.Option("--root", help="The benchmark's folder, instead of the profile's.")
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda[:index].")]
+CacheOption = Annotated[
+    Path | None, typer.Option("--cache", help="Folder for features and answers; default: CIR_CACHE.")
+]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first LIMIT queries.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")
+]
+EncoderOption = Annotated[str | None, typer.Option("--encoder", help="CLIP model, instead of the profile's.")]
+MllmOption = Annotated[str | None, typer.Option("--mllm", help="MLLM, instead of the profile's.")]
+ConceptOption = Annotated[
+    bool, typer.Option("--shared-concept", help="CIRCO: put the shared concept into the text.")
+]
+
+#: What wrong usage raises, in every version of typer (some bring their own copy of click).
+_USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. ``argv`` defaults to the process's arguments."""
+    warnings.showwarning = _warn
+    try:
+        code = app(args=None if argv is None else list(argv), prog_name="cir", standalone_mode=False)
+        return {None: 0, 0: 0, 2: 2}.get(code, 1)
+    except InputError as error:
+        return _fail(str(error), 2)
+    except _USAGE_ERROR as error:
+        message = error.format_message()
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(message, file=sys.stderr)
+            return 2
+        command = error.ctx.command_path if getattr(error, "ctx", None) else "cir"
+        return _fail(f"{' '.join(message.split()).rstrip('.')}; see `{command} --help`", 2)
+    except (typer.Abort, KeyboardInterrupt):
+        return _fail("interrupted", 1)
+    except BrokenPipeError:
+        sys.stdout = open("/dev/null", "w")  # nobody reads: do not fail again at exit
+        return 1
+    except Exception:
+        traceback.print_exc()
+        return 1
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit()
+
+
+@app.command("run")
+def run_command(
+    method: Annotated[str, typer.Argument(help=f"One of {', '.join(METHODS)}.", metavar="METHOD")],
+    benchmark: BenchmarkOption,
+    profile: ProfileOption = "mini",
+    split: SplitOption = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the method, name=value; may be repeated.")
+    ] = None,
+    limit: LimitOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Run folder; default: a new one under runs/.")
+    ] = None,
+    root: RootOption = None,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    encoder: EncoderOption = None,
+    mllm: MllmOption = None,
+    shared_concept: ConceptOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run one method on one benchmark: a table here, and a run folder with everything."""
+    get_method(method)
+    spec = load_profile(profile).benchmark(benchmark)
+    check_split(spec, split)
+    resolved = resolve_settings(method, spec.settings, parse_assignments(settings or []))
+    with _only_result_on_stdout():
+        from cir_utils import runs
+        from cir_utils.workbench import open_workbench
+
+        runs.check_out(out)
+        bench = open_workbench(
+            benchmark, profile, split, root=root, device=device, cache_dir=cache, limit=limit,
+            encoder=encoder, mllm=mllm, shared_concept=shared_concept,
+        )  # fmt: skip
+        run = runs.run_method(bench, method, resolved)
+        folder = run.save(out)
+    if as_json:
+        print(json.dumps(run.summary(), ensure_ascii=False, allow_nan=False))
+    else:
+        print(runs.describe(run, folder))
+
+
+@app.command("evaluate")
+def evaluate_command(
+    file: Annotated[
+        Path, typer.Argument(help="Rankings {query id: [image ids]} or a server file.", metavar="FILE")
+    ],
+    benchmark: BenchmarkOption,
+    split: Annotated[str, typer.Option("--split", "-s", help="Split that the file is about.")],
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score a rankings or server file against annotations. Needs no images and no model."""
+    with _only_result_on_stdout():
+        from cir_utils.evaluation import evaluate_file
+
+        result = evaluate_file(file, benchmark, split, root)
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False, allow_nan=False))
+        return
+    from cir_utils.tables import metrics_lines, protocol_line
+
+    print(protocol_line(result["protocol"]))
+    print(metrics_lines(result["metrics"]))
+    for note in result.get("notes", []):
+        print(f"note: {note}")
+
+
+@app.command("tune")
+def tune_command(
+    benchmark: BenchmarkOption,
+    profile: ProfileOption = "mini",
+    split: SplitOption = "val",
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="What is maximised; default: the headline.")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Keep the result as the mini profile's settings.")
+    ] = False,
+    limit: LimitOption = None,
+    root: RootOption = None,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    encoder: EncoderOption = None,
+    mllm: MllmOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose alpha, beta, lambda, k' and kappa on val alone."""
+    spec = load_profile(profile).benchmark(benchmark)
+    if split != "val":
+        raise InputError(f"cir tune refuses split {split!r}: settings are chosen on val alone")
+    check_split(spec, split)
+    if write and (profile != "mini" or limit is not None):
+        raise InputError(
+            "--write keeps settings of the mini profile tuned on all of val; leave out --limit and --profile"
+        )
+    with _only_result_on_stdout():
+        from cir_utils import tuning
+        from cir_utils.workbench import open_workbench
+
+        bench = open_workbench(
+            benchmark,
+            profile,
+            split,
+            root=root,
+            device=device,
+            cache_dir=cache,
+            limit=limit,
+            encoder=encoder,
+            mllm=mllm,
+        )
+        tuned = tuning.tune(bench, metric)
+        if write:
+            tuning.write_settings(tuned)
+    print(json.dumps(tuned.as_dict(), ensure_ascii=False) if as_json else tuned.describe(written=write))
+
+
+@app.command("compare")
+def compare_command(
+    runs_given: Annotated[
+        list[Path], typer.Argument(help="Run folders, the baseline first.", metavar="RUN RUN ...")
+    ],
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="What is compared; default: the headline.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One table of several runs, with intervals and paired tests."""
+    if len(runs_given) < 2:
+        raise InputError("compare needs two run folders or more; give their paths")
+    with _only_result_on_stdout():
+        from cir_utils import runs, tables
+
+        table = tables.comparison([runs.load_run(path) for path in runs_given], metric)
+    print(json.dumps(table.as_dict(), ensure_ascii=False) if as_json else table.text())
+
+
+@app.command("tutorial")
+def tutorial_command(
+    out: Annotated[
+        Path, typer.Option("--out", help="Work folder: executed notebooks, runs and the report.")
+    ] = Path("report"),
+    notebooks: Annotated[Path | None, typer.Option("--notebooks", help="Folder of the notebooks.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only notebooks whose name starts so; may be repeated.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A notebook parameter, NAME=value; may be repeated.")
+    ] = None,
+    profile: ProfileOption = "mini",
+    limit: LimitOption = None,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    timeout: Annotated[int, typer.Option("--timeout", help="Most seconds for one cell.", min=1)] = 1800,
+) -> None:
+    """Run all notebooks in order, print the results and write the HTML report."""
+    load_profile(profile)
+    try:
+        import papermill  # noqa: F401
+    except ModuleNotFoundError:
+        raise InputError(
+            "cir tutorial needs papermill; install it with pip install 'cir-utils[notebooks]'"
+        ) from None
+    from cir_utils import tutorial
+    from cir_utils.notebooks import NotebookFailed
+
+    try:
+        with _only_result_on_stdout():
+            text = tutorial.run_tutorial(
+                out, notebooks, only=only or [], parameters=parse_assignments(settings or []),
+                profile=profile, limit=limit, device=device, cache_dir=cache, timeout=timeout,
+            )  # fmt: skip
+    except NotebookFailed as failure:
+        print(f"cir: {failure}; its executed copy: {failure.executed}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    print(text)
+
+
+@app.command("doctor")
+def doctor_command(
+    profile: ProfileOption = "mini",
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check versions, device, models, data and cache: OK, or what to do."""
+    load_profile(profile)
+    with _only_result_on_stdout():
+        from cir_utils import doctor
+
+        checks = doctor.check(profile, device=device, cache_dir=cache)
+    if as_json:
+        print(json.dumps(doctor.as_dict(profile, checks), ensure_ascii=False))
+    else:
+        print(doctor.describe(profile, checks))
+    if not all(check.ok for check in checks):
+        raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _only_result_on_stdout() -> Iterator[None]:
+    """Whatever libraries print goes to stderr: standard output is for the command's result."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"cir: {message}", file=sys.stderr)
+    return code
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Our own warnings as one line; those of libraries about their insides are not the user's business."""
+    if not issubclass(category, DeprecationWarning | PendingDeprecationWarning | FutureWarning):
+        print(f"cir: warning: {' '.join(str(message).split())}", file=sys.stderr)

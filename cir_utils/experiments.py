@@ -1,0 +1,99 @@
+"""All systems and ablations of a benchmark on one workbench: one pass, one table.
+
+The six methods share gallery features, models and stored answers, so the whole list costs little more than
+its most expensive member. The ablations are those of the two papers."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tqdm import tqdm
+
+from cir_utils.errors import InputError
+from cir_utils.methods import SettingValue, resolve_settings
+from cir_utils.runs import Run, find_runs, load_run, run_method
+from cir_utils.tables import Comparison, comparison
+from cir_utils.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A row of the table: its label, the method, and the settings that differ from the benchmark's usual
+    ones."""
+
+    label: str
+    method: str
+    overrides: dict[str, SettingValue] = field(default_factory=dict)
+
+
+METHODS = tuple(
+    Experiment(name, name)
+    for name in ("image-only", "text-only", "image+text", "description-only", "sdr-cir", "xr")
+)
+#: SDR-CIR's Table 3 (description only is a method of its own) and X^R's stages and agents.
+ABLATIONS = (
+    Experiment("description-only, plain prompt", "description-only", {"description": "plain"}),
+    Experiment("sdr-cir, Anchor only", "sdr-cir", {"beta": 0.0}),
+    Experiment("sdr-cir, Debias only", "sdr-cir", {"alpha": 0.0}),
+    Experiment("sdr-cir, plain prompt", "sdr-cir", {"description": "plain"}),
+    Experiment("xr, coarse stage only", "xr", {"stages": "coarse"}),
+    Experiment("xr, without the vision side", "xr", {"vision": "off"}),
+    Experiment("xr, without the text side", "xr", {"text": "off"}),
+)
+EXPERIMENTS = METHODS + ABLATIONS
+#: Which differences are tested (method, against).
+PAIRS = (
+    ("sdr-cir", "description-only"),
+    ("sdr-cir", "sdr-cir, Anchor only"),
+    ("sdr-cir", "sdr-cir, Debias only"),
+    ("sdr-cir", "sdr-cir, plain prompt"),
+    ("description-only", "description-only, plain prompt"),
+    ("xr", "xr, coarse stage only"),
+    ("xr", "xr, without the vision side"),
+    ("xr", "xr, without the text side"),
+    ("xr", "sdr-cir"),
+)
+
+
+def run_experiments(
+    bench: Workbench,
+    out: Path | str | None = None,
+    chosen: Sequence[Experiment] = EXPERIMENTS,
+    *,
+    whole: bool = True,
+) -> list[Run]:
+    """Run ``chosen`` in order; with ``out``, each into a folder of its own below it (``whole`` as in
+    :meth:`Run.save`)."""
+    runs = []
+    for number, experiment in enumerate(tqdm(chosen, desc="runs", disable=not sys.stderr.isatty()), start=1):
+        settings = resolve_settings(experiment.method, bench.settings, experiment.overrides)
+        run = run_method(bench, experiment.method, settings, label=experiment.label)
+        if out is not None:
+            run.save(Path(out) / f"{number:02d}-{slug(experiment.label)}", whole=whole)
+        runs.append(run)
+    return runs
+
+
+def load_experiments(folder: Path | str, *, whole: bool = False) -> list[Run]:
+    """The runs below ``folder`` in order of their folders' names; :class:`InputError` when there is none."""
+    found = find_runs(folder)
+    if not found:
+        raise InputError(f"no run folder in {folder}; run notebook 07 or `cir run` first")
+    return [load_run(path, whole=whole) for path in found]
+
+
+def compare_experiments(runs: Sequence[Run], metric: str | None = None) -> Comparison:
+    """Every run with 95 % intervals, and the paired tests of :data:`PAIRS` as far as both members are
+    there."""
+    names = {run.name for run in runs}
+    pairs = [(name, against) for name, against in PAIRS if name in names and against in names]
+    return comparison(runs, metric, pairs)
+
+
+def slug(label: str) -> str:
+    """A label as a folder's name: lower-case words and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")

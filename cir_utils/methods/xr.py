@@ -1,0 +1,310 @@
+"""X^R: imagination, coarse filtering, fine filtering (arXiv:2601.14245, Algorithm 1).
+
+| line | what | here |
+|---|---|---|
+| 1 | ``C_a``: a caption of every candidate | :func:`gallery_captions` |
+| 2 | ``C_r``: a caption of the reference | :func:`imagine` |
+| 3 | text imagination ``(C_r, T_m) -> C_t, M_t`` | :func:`imagine` |
+| 4 | vision imagination ``(I_r, T_m) -> C_v, M_v`` | :func:`imagine` |
+| 5-7 | four cosines ``s_t^t, s_t^v, s_v^t, s_v^v`` of ``C_t, C_v`` with ``C_a, I_a`` | :func:`similarities` |
+| 8-9 | ``s^t = s_t^t + s_v^t``, ``s^v = s_t^v + s_v^v`` | :func:`similarities` |
+| 10 | reciprocal rank fusion of ``S^t`` and ``S^v``; the best ``k'`` | :func:`coarse_order` |
+| 11 | question agent ``(T_m, M_t, M_v) -> Q, A`` | :func:`ask` |
+| 12-14 | +1 for every statement answered as expected, from ``C_a`` and from ``I_a`` | :func:`verify` |
+| 15 | ``(S_q^t + S_q^v) * normalise(lambda S^t + (1-lambda) S^v)`` | :func:`cir_utils.scoring.rerank` |
+| 16 | sort; return the best ``k`` | :func:`run`, which returns the whole gallery |
+
+Choices where the paper is silent, or where its text and the authors' code differ:
+
+* captions and pictures are compared as CLIP features, as the authors' code does (the text names "an MLLM" as
+  encoder);
+* "aligned within each modality" is read as: grouped by the imagined caption (superscript), across the two
+  agents;
+* the normalisation is min-max over the ``k'`` candidates, as in the authors' code;
+* a statement is answered true when the MLLM gives "true" more probability than "false" (one forward pass, no
+  generated text);
+* "a fact is true if it passes in both modalities" is stated in the paper, but its score is the sum of the two
+  counts: the sum is used;
+* the number of statements is not limited; a query without usable questions gets one, ``T_m`` itself, expected
+  true;
+* order within the ``k'``: final score, then similarity, then gallery order; after the ``k'`` come the rest in
+  coarse order, so every ranking is a permutation of the gallery. ``k'`` above the gallery's size means all of
+  it.
+
+Ablations, by settings:
+
+* ``stages=coarse``: lines 1 to 10 alone; no question is asked and nothing is verified.
+* ``vision=off``: every agent that sees a picture is gone, but for the captioner, whose captions are the text
+  side's only sight: no ``C_v, M_v`` (line 4), no ``I_a`` in lines 7 and 14. Left is ``S^t = s_t^t`` alone (no
+  fusion), questions from ``T_m`` and ``M_t``, verification from captions. ``lambda`` and ``kappa`` then
+  decide nothing.
+* ``text=off``: every agent that works on texts alone is gone: no captions (lines 1, 2), no ``C_t, M_t`` (line
+  3), no ``C_a`` in lines 6 and 13. Left is ``S^v = s_v^v`` alone, questions from ``T_m`` and ``M_v``,
+  verification from pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cir_utils.agents import Asked, Imagined
+from cir_utils.methods.description_only import text_counts
+from cir_utils.scoring import exact_scores, four_cosines, rank_by, rerank, rrf
+from cir_utils.workbench import MethodOutput, Texts, Workbench
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Which sides take part; at least one does."""
+
+    text: bool
+    vision: bool
+
+
+@dataclass(frozen=True)
+class Imagination:
+    """Lines 2 to 4 for all queries: ``C_r``, and what the text and the vision agent imagined, with the CLIP
+    features of ``C_t`` and ``C_v`` ``(Q, D)``. A side that is off has empty lists and None."""
+
+    captions: list[str]
+    text: list[Imagined]
+    vision: list[Imagined]
+    C_t: Texts | None
+    C_v: Texts | None
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Line 11 for all queries, and the number of statements of each."""
+
+    asked: list[Asked]
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(asked.statements) for asked in self.asked]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Lines 13 and 14: for every query, in the order of its candidates, how many statements were answered as
+    expected from the caption (``text``) and from the picture (``vision``); zeros for a side that is off.
+    ``answers`` holds, in the same order, each statement's probabilities of "true" by side."""
+
+    text: list[list[int]]
+    vision: list[list[int]]
+    answers: list[list[dict[str, list[float]]]]
+
+
+def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
+    """Algorithm 1; every ranking is a permutation of the gallery."""
+    sides = Sides(text=settings["text"] == "on", vision=settings["vision"] == "on")
+    imagined = imagine(bench, sides)
+    S_t, S_v = similarities(bench, imagined, sides)
+    with bench.stage("coarse filtering"):
+        fused, order = coarse_order(S_t, S_v, settings["kappa"], sides)
+    traces = _traces(bench, imagined)
+    counts = _counts(imagined)
+    if settings["stages"] == "coarse":
+        return bench.output(fused, traces, order, counts)
+
+    head = order[:, : settings["k_prime"]]
+    asked = ask(bench, imagined, sides)
+    checked = verify(bench, asked, head.tolist(), sides)
+    with bench.stage("fine filtering"):
+        # With one side off there is one similarity, and its weight is 1 whatever lambda is.
+        lam = settings["lambda"] if sides.text and sides.vision else float(sides.text)
+        fine = rerank(
+            torch.tensor(checked.text, device=head.device),
+            torch.tensor(checked.vision, device=head.device),
+            S_t.gather(1, head),
+            S_v.gather(1, head),
+            lam,
+            questions=torch.tensor(asked.counts, device=head.device),
+            positions=head,
+        )
+        final = torch.cat([head.gather(1, fine.order), order[:, head.shape[1] :]], dim=1)
+    _add_fine(traces, bench, asked, checked, head, fine.order, fine.scores, sides)
+    # The scores shown in traces are the final ones, for the k' candidates that have them.
+    shown = torch.zeros_like(fused).scatter(1, head, fine.scores)
+    counts["fallbacks"] += sum(answer.fallback for answer in asked.asked)
+    counts["questions"] = sum(asked.counts)
+    counts["verified_candidates"] = head.numel()
+    notes = []
+    if settings["k_prime"] > order.shape[1]:
+        notes.append(
+            f"k' {settings['k_prime']} exceeds the gallery: all {order.shape[1]} candidates were verified"
+        )
+    return bench.output(shown, traces, final, counts, notes)
+
+
+def imagine(bench: Workbench, sides: Sides) -> Imagination:
+    """Lines 2 to 4: the reference's caption, ``C_t`` with ``M_t``, and ``C_v`` with ``M_v``."""
+    with bench.stage("imagination"):
+        captions = (
+            [caption.text for caption in bench.agents.caption(bench.reference_paths)] if sides.text else []
+        )
+        text = bench.agents.imagine_text(captions, bench.texts) if sides.text else []
+        vision = bench.agents.imagine_vision(bench.reference_paths, bench.texts) if sides.vision else []
+    return Imagination(
+        captions=captions,
+        text=text,
+        vision=vision,
+        C_t=bench.encode_texts([answer.target_caption for answer in text]) if text else None,
+        C_v=bench.encode_texts([answer.target_caption for answer in vision]) if vision else None,
+    )
+
+
+def gallery_captions(bench: Workbench) -> list[str]:
+    """Line 1: ``C_a`` of every gallery picture, in gallery order."""
+    with bench.stage("captioning the gallery"):
+        return [caption.text for caption in bench.agents.caption(bench.gallery_paths)]
+
+
+def similarities(bench: Workbench, imagined: Imagination, sides: Sides) -> tuple[Tensor, Tensor]:
+    """Lines 1 and 5 to 9: ``S^t`` and ``S^v``, each ``(Q, N)`` float64; zeros for a side that is off."""
+    if imagined.C_t is not None and imagined.C_v is not None:
+        C_a = bench.encode_texts(gallery_captions(bench)).features
+        with bench.stage("coarse filtering"):
+            cosines = four_cosines(imagined.C_t.features, imagined.C_v.features, C_a, bench.gallery_features)
+            return cosines.S_t, cosines.S_v
+    if imagined.C_t is not None:
+        C_a = bench.encode_texts(gallery_captions(bench)).features
+        with bench.stage("coarse filtering"):
+            S_t = exact_scores(imagined.C_t.features, C_a)
+            return S_t, torch.zeros_like(S_t)
+    assert imagined.C_v is not None, "one side at least is on"
+    with bench.stage("coarse filtering"):
+        S_v = exact_scores(imagined.C_v.features, bench.gallery_features)
+        return torch.zeros_like(S_v), S_v
+
+
+def coarse_order(S_t: Tensor, S_v: Tensor, kappa: float, sides: Sides) -> tuple[Tensor, Tensor]:
+    """Line 10: the fused scores and the whole gallery in their order, both ``(Q, N)``. With one side off
+    there is nothing to fuse: the order is that of the other side's similarities."""
+    scores = rrf(S_t, S_v, kappa) if sides.text and sides.vision else (S_t if sides.text else S_v)
+    return scores, rank_by(scores)
+
+
+def ask(bench: Workbench, imagined: Imagination, sides: Sides) -> Questions:
+    """Line 11: statements with expected answers, from ``T_m``, ``M_t`` and ``M_v`` (as far as their sides are
+    on)."""
+    count = len(bench.queries)
+    none: list[Sequence[str]] = [()] * count
+    M_t = [answer.modifications for answer in imagined.text] if sides.text else none
+    present = [answer.present for answer in imagined.vision] if sides.vision else none
+    absent = [answer.absent for answer in imagined.vision] if sides.vision else none
+    with bench.stage("questions"):
+        return Questions(bench.agents.questions(bench.texts, M_t, present, absent))
+
+
+def verify(
+    bench: Workbench, questions: Questions, candidates: Sequence[Sequence[int]], sides: Sides
+) -> Checked:
+    """Lines 12 to 14: every statement about every candidate, read from its caption and seen in its picture.
+
+    ``candidates`` are gallery positions, query by query. A statement counts when its probability of "true" is
+    above one half exactly if it is expected to be true."""
+    rows = [(row, place) for row, places in enumerate(candidates) for place in places]
+    statements = [[statement.statement for statement in asked.statements] for asked in questions.asked]
+    said: dict[str, list[float]] = {}
+    if sides.text:
+        captions = gallery_captions(bench)
+        with bench.stage("verification from captions"):
+            said["text"] = bench.agents.verify_captions(
+                [(captions[place], statement) for row, place in rows for statement in statements[row]]
+            )
+    if sides.vision:
+        paths = bench.gallery_paths
+        with bench.stage("verification from pictures"):
+            said["vision"] = bench.agents.verify_pictures(
+                [(paths[place], statement) for row, place in rows for statement in statements[row]]
+            )
+    text: list[list[int]] = [[] for _ in candidates]
+    vision: list[list[int]] = [[] for _ in candidates]
+    answers: list[list[dict[str, list[float]]]] = [[] for _ in candidates]
+    start = 0
+    for row, _ in rows:
+        expected = [statement.answer for statement in questions.asked[row].statements]
+        end = start + len(expected)
+        own = {side: probabilities[start:end] for side, probabilities in said.items()}
+        start = end
+        answers[row].append(own)
+        for counts, side in ((text, "text"), (vision, "vision")):
+            counts[row].append(correct(own[side], expected) if side in own else 0)
+    return Checked(text, vision, answers)
+
+
+def correct(probabilities: Sequence[float], expected: Sequence[bool]) -> int:
+    """How many statements are answered as expected; a probability of exactly one half is read as false."""
+    return sum((p > 0.5) == answer for p, answer in zip(probabilities, expected, strict=True))
+
+
+def _traces(bench: Workbench, imagined: Imagination) -> list[dict[str, Any]]:
+    traces = bench.plain_traces()
+    for number, trace in enumerate(traces):
+        trace["said"], trace["agents"] = [], []
+        unknown: list[str] = []
+        if imagined.text:
+            answer = imagined.text[number]
+            trace["C_r"], trace["C_t"] = imagined.captions[number], answer.target_caption
+            trace["M_t"] = list(answer.modifications)
+            trace["said"].append(["imagined from text", answer.target_caption])
+        if imagined.vision:
+            answer = imagined.vision[number]
+            trace["C_v"] = answer.target_caption
+            trace["M_v"] = {"present": list(answer.present), "absent": list(answer.absent)}
+            trace["said"].append(["imagined from the picture", answer.target_caption])
+        for group, encoded in ((imagined.text, imagined.C_t), (imagined.vision, imagined.C_v)):
+            if encoded is not None:
+                trace["agents"].append(group[number].trace)
+                unknown += encoded.unknown[number]
+        trace["cut"] = any(
+            encoded.cut[number] for encoded in (imagined.C_t, imagined.C_v) if encoded is not None
+        )
+        trace["unknown_words"] = list(dict.fromkeys(unknown))
+    return traces
+
+
+def _counts(imagined: Imagination) -> dict[str, int]:
+    groups = [encoded for encoded in (imagined.C_t, imagined.C_v) if encoded is not None]
+    return {
+        "fallbacks": sum(answer.fallback for answer in [*imagined.text, *imagined.vision]),
+        **text_counts(groups),
+    }
+
+
+def _add_fine(
+    traces: list[dict[str, Any]],
+    bench: Workbench,
+    questions: Questions,
+    checked: Checked,
+    head: Tensor,
+    order: Tensor,
+    scores: Tensor,
+    sides: Sides,
+) -> None:
+    """What was asked, and for the first results of the fine stage how they answered."""
+    gallery = bench.benchmark.gallery
+    for row, (trace, asked) in enumerate(zip(traces, questions.asked, strict=True)):
+        trace["questions"] = [statement.model_dump() for statement in asked.statements]
+        trace["said"].append(["asked", "; ".join(statement.statement for statement in asked.statements)])
+        trace["agents"].append(asked.trace)
+        trace["coarse_top"] = [gallery[place] for place in head[row, :10].tolist()]
+        trace["verified"] = [
+            {
+                "image": gallery[int(head[row, place])],
+                "coarse_rank": place + 1,
+                "correct_text": checked.text[row][place] if sides.text else None,
+                "correct_vision": checked.vision[row][place] if sides.vision else None,
+                "p_true": {
+                    side: [round(p, 4) for p in own] for side, own in checked.answers[row][place].items()
+                },
+                "score": float(scores[row, place]),
+            }
+            for place in order[row, :10].tolist()
+        ]

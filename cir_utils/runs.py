@@ -1,0 +1,383 @@
+"""One run: a method on a benchmark, its metrics, and the folder that keeps both with everything behind them.
+
+A run folder holds
+
+* ``run.json``: the record: method, settings, protocol, cost, counts, seconds a stage, versions, hashes of
+  what went in;
+* ``metrics.json``: the metrics and their values query by query;
+* ``rankings.parquet``: for every query (``query_id``) all gallery ids, best first (``image_ids``);
+* ``traces.jsonl``: one line a query: what every agent said and what came first.
+
+The folder appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from cir_utils import __version__, compare
+from cir_utils.benchmarks import Benchmark, ImageId, Query
+from cir_utils.errors import InputError
+from cir_utils.evaluation import KS, score_rankings
+from cir_utils.files import read_json
+from cir_utils.methods import SettingValue, load_method
+from cir_utils.metrics import check_permutations, circo_per_query
+from cir_utils.profiles import PACKAGE
+from cir_utils.workbench import MethodOutput, Workbench
+
+FORMAT = 1
+RECORD, METRICS, RANKINGS, TRACES = "run.json", "metrics.json", "rankings.parquet", "traces.jsonl"
+PACKAGES = ("torch", "torchvision", "transformers", "open_clip_torch", "tokenizers", "numpy", "pillow")
+#: The columns of a benchmark's results table; the first is what methods are compared and tuned on.
+TABLE_METRICS = {name: ("mAP@5", "mAP@10", "mAP@25", "mAP@50") for name in ("mini-circo", "circo")}
+SUMMARY = ("method", "benchmark", "split", "profile", "settings", "protocol")
+COST = ("mllm_calls", "cached_calls", "prompt_tokens", "completion_tokens", "parse_failures", "seconds")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. ``metrics`` are fractions, the same as ``cir evaluate`` gives (empty where the split
+    has no public answers); ``per_query`` holds the values behind them, each ``(Q,)`` in the order of
+    ``queries``. ``rankings`` and ``traces`` are empty when a record alone was kept."""
+
+    record: dict[str, Any]
+    queries: tuple[str, ...]
+    metrics: dict[str, float]
+    per_query: dict[str, np.ndarray]
+    rankings: dict[str, list[ImageId]] = field(default_factory=dict)
+    traces: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The label that the run was given, else the method with those of its settings that differ from the
+        profile's: ``sdr-cir, beta=0``."""
+        if self.record["label"]:
+            return str(self.record["label"])
+        changed = self.record["overrides"]
+        return ", ".join(
+            [self.record["method"], *(f"{key}={_short(value)}" for key, value in changed.items())]
+        )
+
+    @property
+    def headline(self) -> str:
+        return TABLE_METRICS[self.record["benchmark"]][0]
+
+    def summary(self) -> dict[str, Any]:
+        """What ``cir run --json`` prints: method, benchmark, split, profile, settings, protocol, metrics,
+        cost."""
+        return {key: self.record[key] for key in SUMMARY} | {
+            "metrics": self.metrics,
+            "cost": {key: self.record["cost"][key] for key in COST},
+            "counts": self.record["counts"],
+            "notes": self.record["notes"],
+        }
+
+    def compared(self, name: str | None = None) -> compare.Run:
+        """The run as ``cir_utils.compare`` takes it; ``name`` defaults to :attr:`name`."""
+        if not self.per_query:
+            raise InputError(
+                f"run {self.name}: its split {self.record['split']} has no public answers, so no metrics"
+            )
+        cost = self.record["cost"]
+        return compare.Run(
+            name=name or self.name,
+            queries=self.queries,
+            values=self.per_query,
+            protocol=self.record["protocol"],
+            columns={
+                "MLLM calls": cost["mllm_calls"],
+                "parse failures": cost["parse_failures"],
+            },
+        )
+
+    def save(self, out: Path | None = None, *, whole: bool = True) -> Path:
+        """Write the run folder and return its path. ``out`` None makes a new folder below ``runs/``; an
+        ``out`` that holds an earlier run is replaced. ``whole`` False keeps record and metrics alone. Raises
+        :class:`InputError` for a folder that holds something else or cannot be written."""
+        check_out(out)
+        place = Path("runs") if out is None else Path(out).parent
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            part = Path(tempfile.mkdtemp(prefix=".run.", suffix=".part", dir=place))
+        except OSError as error:
+            raise InputError(
+                f"run folder below {place} cannot be written ({error.strerror}); choose another --out"
+            ) from None
+        try:
+            self._write(part, whole)
+            os.chmod(part, 0o755)
+            return _swap(part, Path(out)) if out is not None else _place_new(part, place, self.record)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def _write(self, folder: Path, whole: bool) -> None:
+        _dump(folder / RECORD, self.record)
+        _dump(
+            folder / METRICS,
+            {
+                "metrics": self.metrics,
+                "queries": list(self.queries),
+                "per_query": {name: values.tolist() for name, values in self.per_query.items()},
+            },
+        )
+        if not whole:
+            return
+        columns = {"query_id": list(self.rankings), "image_ids": list(self.rankings.values())}
+        pq.write_table(pa.table(columns), folder / RANKINGS, compression="zstd")
+        with open(folder / TRACES, "w", encoding="utf-8") as stream:
+            for trace in self.traces:
+                stream.write(json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def run_method(
+    bench: Workbench,
+    method: str,
+    settings: Mapping[str, SettingValue],
+    *,
+    label: str | None = None,
+) -> Run:
+    """Run ``method`` with ``settings`` (all of them: see :func:`cir_utils.methods.resolve_settings`) and
+    measure it.
+
+    Every ranking is checked to be a permutation of the gallery that holds its query's ground truths before a
+    metric is taken. On a split without public answers the run has rankings and no metrics, and says so in its
+    notes."""
+    function = load_method(method)
+    bench.start()
+    started, begin = datetime.now(UTC), time.perf_counter()
+    output: MethodOutput = function(bench, settings)
+    seconds = time.perf_counter() - begin
+    metrics, per_query = measure(bench.benchmark, bench.queries, output.rankings)
+    notes = [*bench.benchmark.notes, *output.notes]
+    if not per_query:
+        notes.append(f"the answers of split {bench.benchmark.split} are not public: rankings, but no metrics")
+    cost = bench.cost() | {"seconds": round(seconds, 3)}
+    protocol = bench.benchmark.protocol.as_dict() | {"queries": len(bench.queries)}
+    overrides = {name: value for name, value in settings.items() if value != bench.usual(name)}
+    record = {
+        "format": FORMAT,
+        "method": method,
+        "label": label,
+        "benchmark": bench.benchmark.name,
+        "split": bench.benchmark.split,
+        "profile": bench.profile,
+        "settings": dict(settings),
+        "overrides": overrides,
+        "settings_source": bench.settings_source,
+        "protocol": protocol,
+        "cost": cost,
+        "counts": output.counts,
+        "notes": notes,
+        "caches": list(bench.caches),
+        "stages": {name: round(value, 3) for name, value in bench.seconds.items()},
+        "peak_memory_mb": peak_memory_mb(),
+        "device": str(bench.device),
+        "machine": {
+            "system": platform.system(),
+            "processor": platform.machine(),
+            "threads": torch.get_num_threads(),
+        },
+        "versions": versions(),
+        "inputs": bench.inputs(),
+        "git_commit": git_commit(),
+        "started": started.isoformat(timespec="seconds"),
+    }
+    return Run(
+        record=record,
+        queries=tuple(query.id for query in bench.queries),
+        metrics=metrics,
+        per_query=per_query,
+        rankings=output.rankings,
+        traces=output.traces,
+    )
+
+
+def measure(
+    benchmark: Benchmark, queries: Sequence[Query], rankings: Mapping[str, Sequence[ImageId]]
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """The metrics of full ``rankings``, and the values behind them query by query, each ``(Q,)``.
+
+    Both are empty where the split has no public answers. Raises :class:`InputError` for rankings that are not
+    permutations of the gallery (that would be a fault of the method).
+    """
+    targets = {query.id: query.targets for query in queries}
+    check_permutations(rankings, benchmark.gallery, targets)
+    if not all(targets.values()):
+        return {}, {}
+    single = {query.id: query.target for query in queries if query.target is not None}
+    heads = {query: ranking[: max(KS)] for query, ranking in rankings.items()}
+    return score_rankings(benchmark, heads), circo_per_query(heads, targets, single or None, KS)
+
+
+def load_run(folder: Path | str, *, whole: bool = False) -> Run:
+    """Read a run folder; ``whole`` also reads rankings and traces.
+
+    Raises :class:`InputError` when it is no run folder, or one of another format.
+    """
+    folder = Path(folder)
+    if not (folder / RECORD).is_file():
+        raise InputError(
+            f"{folder} is not a run folder: it has no {RECORD}; give a folder that `cir run` wrote"
+        )
+    record, kept = read_json(folder / RECORD, "run record"), read_json(folder / METRICS, "metrics file")
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise InputError(f"run record {folder / RECORD} has not the format {FORMAT}; run the method again")
+    rankings: dict[str, list[ImageId]] = {}
+    traces: list[dict[str, Any]] = []
+    try:
+        if whole:
+            table = pq.read_table(folder / RANKINGS)
+            rankings = dict(zip(table["query_id"].to_pylist(), table["image_ids"].to_pylist(), strict=True))
+            with open(folder / TRACES, encoding="utf-8") as stream:
+                traces = [json.loads(line) for line in stream]
+        return Run(
+            record=record,
+            queries=tuple(kept["queries"]),
+            metrics=kept["metrics"],
+            per_query={
+                name: np.array(values, dtype=np.float64) for name, values in kept["per_query"].items()
+            },
+            rankings=rankings,
+            traces=traces,
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+        raise InputError(f"run folder {folder} is damaged ({error}); run the method again") from None
+
+
+def find_runs(folder: Path | str) -> list[Path]:
+    """The run folders directly below ``folder``, in order of name."""
+    return sorted(
+        path.parent for path in Path(folder).glob(f"*/{RECORD}") if not path.parent.name.startswith(".")
+    )
+
+
+def check_out(out: Path | None) -> None:
+    """Refuse a place for a run folder that holds something else than an earlier run."""
+    if out is None or not Path(out).exists():
+        return
+    if not Path(out).is_dir():
+        raise InputError(f"--out {out} is a file; name a folder")
+    if any(Path(out).iterdir()) and not (Path(out) / RECORD).is_file():
+        raise InputError(f"--out {out} is not empty and holds no run; name a new folder or an earlier run's")
+
+
+def describe(run: Run, folder: Path) -> str:
+    """A finished run for the terminal: metrics in percent, cost, what the reader should know, and where it
+    is."""
+    from cir_utils.tables import metrics_lines, protocol_line
+
+    cost, counts = run.record["cost"], run.record["counts"]
+    lines = [run.name, protocol_line(run.record["protocol"])]
+    if run.metrics:
+        lines += ["", metrics_lines(run.metrics), ""]
+    lines.append(
+        f"{cost['seconds']:.1f} s; MLLM calls: {cost['mllm_calls']:,}, of them {cost['cached_calls']:,} "
+        f"from the cache; parse failures: {cost['parse_failures']}"
+    )
+    lines += [f"{name.replace('_', ' ')}: {count}" for name, count in counts.items() if count]
+    lines += [*run.record["caches"], *(f"note: {note}" for note in run.record["notes"])]
+    return "\n".join([*lines, f"run folder: {folder}"])
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, this package and the libraries that decide numbers."""
+    found = {"python": platform.python_version(), "cir_utils": __version__}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout that this package runs from (with ``-dirty`` where files differ), else
+    None."""
+    try:
+        top = _git("rev-parse", "--show-toplevel")
+        if Path(top).resolve() != PACKAGE.parent:
+            return None
+        dirty = _git("status", "--porcelain", "--untracked-files=no")
+        return _git("rev-parse", "HEAD") + ("-dirty" if dirty else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def peak_memory_mb() -> dict[str, int]:
+    """The most memory that this process has held so far, in MiB: ``host``, and ``cuda`` where there is such a
+    device."""
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there, in KiB elsewhere
+    found = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 2**20}
+    if torch.cuda.is_available():
+        found["cuda"] = torch.cuda.max_memory_allocated() // 2**20
+    return found
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(PACKAGE.parent), *arguments], capture_output=True, text=True, timeout=10, check=True
+    )
+    return done.stdout.strip()
+
+
+def _short(value: SettingValue) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _dump(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _place_new(part: Path, place: Path, record: Mapping[str, Any]) -> Path:
+    """Move the finished folder to a free name: method, benchmark, split, and the second it started. A name
+    that another process takes in the meantime is passed over."""
+    moment = datetime.fromisoformat(record["started"]).strftime("%Y%m%d-%H%M%S")
+    stem = f"{record['method']}--{record['benchmark']}-{record['split']}--{moment}".replace("+", "-")
+    number = 1
+    while True:
+        target = place / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            os.rename(part, target)  # fails where a folder with content is
+            return target
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            number += 1
+
+
+def _swap(part: Path, target: Path) -> Path:
+    """Put the finished folder in its place; an earlier run there is moved away first and removed after."""
+    if not target.exists():
+        os.rename(part, target)
+        return target
+    old = Path(tempfile.mkdtemp(prefix=".run.", suffix=".old", dir=target.parent))
+    try:
+        os.rename(target, old / "run")
+        try:
+            os.rename(part, target)
+        except OSError:
+            os.rename(old / "run", target)
+            raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
