@@ -1,0 +1,77 @@
+"""A pool of training pictures on disk: drawn once, read by every training script.
+
+    python -m data_scripts.pool --out work/pool --pictures 100000
+
+The folder holds `pixels.npy` (n, 112, 112, 3) uint8, memory-mapped, and `scenes.npy` (n, 11) uint8, the index of each field's
+value in `world.CHOICES`. Half of the pictures have been through JPEG, as shipped pictures have. Only `train` scenes are drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from data_scripts.draw import draw_scene
+from data_scripts.world import CHOICES, Scene, train_scene
+
+SIZE = 112
+CHUNK = 1000
+JPEG = {"format": "JPEG", "quality": 88, "subsampling": 0}  # how pictures are shipped
+
+
+def jpeg(picture: Image.Image) -> Image.Image:
+    buffer = io.BytesIO()
+    picture.save(buffer, **JPEG)
+    return Image.open(buffer).convert("RGB")
+
+
+def encode_scene(scene: Scene) -> list[int]:
+    return [choices.index(getattr(scene, name)) for name, choices in CHOICES.items()]
+
+
+def decode_scene(row: np.ndarray) -> Scene:
+    return Scene(**{name: choices[row[i]] for i, (name, choices) in enumerate(CHOICES.items())})
+
+
+def _draw_chunk(start: int, seed: int) -> tuple[int, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([seed, start])
+    pixels, scenes = np.empty((CHUNK, SIZE, SIZE, 3), np.uint8), np.empty((CHUNK, len(CHOICES)), np.uint8)
+    for i in range(CHUNK):
+        scene = train_scene(rng)
+        picture = draw_scene(scene, seed=int(rng.integers(2**31)))
+        pixels[i] = np.asarray(jpeg(picture) if rng.random() < 0.5 else picture)
+        scenes[i] = encode_scene(scene)
+    return start, pixels, scenes
+
+
+def make_pool(out: Path, pictures: int, seed: int = 1, workers: int = 2) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    pictures = -(-pictures // CHUNK) * CHUNK
+    pixels = np.lib.format.open_memmap(out / "pixels.npy", "w+", np.uint8, (pictures, SIZE, SIZE, 3))
+    scenes = np.empty((pictures, len(CHOICES)), np.uint8)
+    with ProcessPoolExecutor(workers) as executor:
+        jobs = executor.map(_draw_chunk, range(0, pictures, CHUNK), [seed] * (pictures // CHUNK))
+        for start, some_pixels, some_scenes in tqdm(jobs, total=pictures // CHUNK, unit="k pictures"):
+            pixels[start : start + CHUNK], scenes[start : start + CHUNK] = some_pixels, some_scenes
+    pixels.flush()
+    np.save(out / "scenes.npy", scenes)
+
+
+def open_pool(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """(pixels memory-mapped, scenes)."""
+    return np.load(folder / "pixels.npy", mmap_mode="r"), np.load(folder / "scenes.npy")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--pictures", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    make_pool(arguments.out, arguments.pictures, arguments.seed)

@@ -1,0 +1,223 @@
+"""Train mini-CLIP, an open_clip model of its own size, on `train` worlds only.
+
+    python -m data_scripts.train_mini_clip --pool work/pool --out work/clip --minutes 25 --export cir_utils/mini/models/mini-clip
+
+Contrastive loss over pictures and texts of every length: full captions in many forms, short noun phrases, and bare modification phrases, a third of
+the descriptive ones naming the drawing style, as alt-texts do. Attribute heads on the image embedding help at the start. Checkpoints every
+few minutes and resumes from `--out`; `--from FOLDER` goes on from shipped weights with a fresh optimiser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import open_clip
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from tokenizers import pre_tokenizers, processors
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import PreTrainedTokenizerFast
+
+from data_scripts import texts
+from data_scripts.mini_models import IMAGE_SIZE, SPECIAL, build_tokenizer
+from data_scripts.pool import decode_scene, open_pool
+from data_scripts.train_mini_vlm import HEAD_WEIGHTS, MEAN, STD, augment
+from data_scripts.world import CHOICES, Scene
+
+PAD, START, END = (SPECIAL.index(name) for name in ("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+CONTEXT = 77
+
+
+def clip_tokenizer() -> PreTrainedTokenizerFast:
+    """The shared vocabulary; a text starts with a space, so that its first word is the same token as anywhere else."""
+    tokenizer = build_tokenizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    ends = [(SPECIAL[START], START), (SPECIAL[END], END)]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{SPECIAL[START]} $A {SPECIAL[END]}", special_tokens=ends
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=SPECIAL[START], eos_token=SPECIAL[END], pad_token=SPECIAL[PAD],
+        model_max_length=CONTEXT, padding_side="right", clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+
+
+def clip_config(vocab_size: int) -> dict:
+    return {
+        "model_cfg": {
+            "embed_dim": 128,
+            "vision_cfg": {"image_size": IMAGE_SIZE, "patch_size": 16, "layers": 6, "width": 192, "head_width": 64},
+            "text_cfg": {
+                "context_length": CONTEXT, "vocab_size": vocab_size, "width": 192, "heads": 3, "layers": 4,
+                "hf_tokenizer_name": "mini-clip", "pool_type": "eos", "eos_id": END, "pad_id": PAD,
+            },
+        },
+        "preprocess_cfg": {
+            "mean": MEAN.tolist(), "std": STD.tolist(), "interpolation": "bicubic", "resize_mode": "shortest",
+        },
+    }  # fmt: skip
+
+
+def write_folder(folder: Path) -> None:
+    """Config and tokenizer, as open_clip's `local-dir:` wants them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = clip_tokenizer()
+    tokenizer.save_pretrained(folder)
+    (folder / "open_clip_config.json").write_text(json.dumps(clip_config(len(tokenizer)), indent=2) + "\n")
+
+
+def training_text(rng: np.random.Generator, scene: Scene) -> str:
+    """One text for a picture: caption, dense caption, short phrase, modification phrase whose result the picture shows, or long."""
+    roll = rng.random()
+    if roll < 0.15:
+        return texts.caption(scene)
+    if roll < 0.32:
+        return texts.dense_caption(rng, scene)
+    if roll < 0.70:
+        return texts.short_text(rng, scene)
+    if roll < 0.92:
+        return result_of_edit(rng, scene)
+    parts = [texts.dense_caption(rng, scene) for _ in range(rng.integers(2, 5))]
+    return ". ".join(parts)
+
+
+def result_of_edit(rng: np.random.Generator, scene: Scene) -> str:
+    """A modification phrase that the picture answers: what the reference was is invented."""
+    edit = texts.random_edit(rng, scene)
+    reference = edit.apply(scene)
+    back = texts.Edit(tuple((name, getattr(scene, name)) for name, _ in edit.changes))
+    return texts.modification_text(rng, reference, back)
+
+
+class Batches(IterableDataset):
+    def __init__(self, pool: Path, size: int, seed: int) -> None:
+        self.pool, self.size, self.seed = pool, size, seed
+
+    def __iter__(self):
+        torch.set_num_threads(1)
+        rng = np.random.default_rng([self.seed, int(time.time())])
+        tokenizer = clip_tokenizer()
+        pixels, scenes = open_pool(self.pool)
+        while True:
+            chosen = np.sort(rng.choice(len(scenes), self.size, replace=False))
+            said = [training_text(rng, decode_scene(row)) for row in scenes[chosen]]
+            tokens = tokenizer(said, padding="longest", truncation=True, max_length=CONTEXT, return_tensors="pt").input_ids
+            pictures = torch.from_numpy(augment(rng, pixels[chosen])).float() / 255
+            yield {
+                "pixels": ((pictures - MEAN) / STD).permute(0, 3, 1, 2).contiguous(),
+                "tokens": tokens,
+                "labels": torch.from_numpy(scenes[chosen].astype(np.int64)),
+            }
+
+
+def encode_text(model: nn.Module, tokens: Tensor) -> Tensor:
+    """`model.encode_text` on the positions in use alone (pads come last and the attention is causal: the same numbers)."""
+    length = tokens.shape[1]
+    x = model.token_embedding(tokens) + model.positional_embedding[:length]
+    x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
+    ends = (tokens == END).int().argmax(dim=1)
+    return x[torch.arange(len(tokens)), ends] @ model.text_projection
+
+
+class Heads(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.classifiers = nn.ModuleList(nn.Linear(width, len(choices)) for choices in CHOICES.values())
+
+    def loss(self, features: Tensor, labels: Tensor) -> tuple[Tensor, np.ndarray]:
+        logits = [classify(features).float() for classify in self.classifiers]
+        weights = [HEAD_WEIGHTS.get(name, 1.0) for name in CHOICES]
+        loss = sum(w * F.cross_entropy(z, labels[:, i]) for i, (w, z) in enumerate(zip(weights, logits, strict=True)))
+        return loss / sum(weights), np.array([(z.argmax(1) == labels[:, i]).float().mean() for i, z in enumerate(logits)])
+
+
+def export(model: nn.Module, folder: Path) -> None:
+    write_folder(folder)
+    state = {k: v.detach().to(torch.float16).contiguous() for k, v in model.state_dict().items()}
+    save_file(state, folder / "open_clip_model.safetensors", metadata={"format": "pt"})
+    os.chmod(folder / "open_clip_model.safetensors", 0o644)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pool", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=25.0)
+    parser.add_argument("--lr", type=float, default=1.5e-3)
+    parser.add_argument("--batch", type=int, default=160)
+    parser.add_argument("--from", dest="start", type=Path, help="folder of shipped weights to go on from")
+    parser.add_argument("--export", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    write_folder(args.out)
+    model = open_clip.create_model(f"local-dir:{args.out}", load_weights=False, precision="fp32")
+    heads = Heads(model.visual.output_dim)
+    trained = [*model.parameters(), *heads.parameters()]
+    groups = [
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=True)
+    checkpoint = args.out / "checkpoint.safetensors"
+    if args.start:
+        model.load_state_dict(load_file(args.start / "open_clip_model.safetensors"))
+    elif checkpoint.exists():
+        tensors = load_file(checkpoint)
+        model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
+        heads.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("heads.")})
+    if args.minutes > 0:
+        train(args, model, heads, trained, optimizer, checkpoint)
+    if args.export:
+        export(model, args.export)
+
+
+def train(args, model, heads, trained, optimizer, checkpoint: Path) -> None:
+    batches = iter(DataLoader(Batches(args.pool, args.batch, args.seed), batch_size=None, num_workers=1, prefetch_factor=4))
+    started = saved = time.time()
+    step, window = 0, []
+    model.train()
+    while (spent := (time.time() - started) / 60 / args.minutes) < 1:
+        rate = args.lr * min(1.0, (step + 1) / 150) * min(1.0, 0.02 + 1.25 * (1 - spent))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        batch = next(batches)
+        with torch.autocast("cpu", torch.bfloat16):
+            image = F.normalize(model.visual(batch["pixels"]).float(), dim=-1)
+            text = F.normalize(encode_text(model, batch["tokens"]).float(), dim=-1)
+        logits = model.logit_scale.exp() * image @ text.T
+        target = torch.arange(len(logits))
+        contrast = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+        head_loss, hits = heads.loss(image * 10, batch["labels"])
+        loss = contrast + 0.5 * head_loss
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            model.logit_scale.clamp_(0, 4.6052)
+        step += 1
+        window.append((contrast.item(), (logits.argmax(1) == target).float().mean().item(), hits))
+        if step % 50 == 0:
+            contrasts, right, fields = (np.mean([w[i] for w in window], axis=0) for i in range(3))
+            named = " ".join(f"{name} {100 * value:.0f}" for name, value in zip(CHOICES, fields, strict=True))
+            minutes = (time.time() - started) / 60
+            print(f"{minutes:5.1f} min step {step} contrast {contrasts:.3f} in-batch {right:.3f} | {named}", flush=True)
+            window.clear()
+        if time.time() - saved > 180 or (time.time() - started) / 60 >= args.minutes:
+            tensors = {f"model.{k}": v.contiguous() for k, v in model.state_dict().items()}
+            tensors |= {f"heads.{k}": v.contiguous() for k, v in heads.state_dict().items()}
+            save_file(tensors, checkpoint.with_suffix(".tmp"))
+            os.replace(checkpoint.with_suffix(".tmp"), checkpoint)
+            saved = time.time()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,386 @@
+"""Train the mini-VLM on `train` worlds only.
+
+    python -m data_scripts.train_mini_vlm --pool work/pool --out work/vlm --stage vision --minutes 20
+    python -m data_scripts.train_mini_vlm --pool work/pool --out work/vlm --stage full --minutes 80
+
+`vision` trains the vision tower alone under attention-pooled attribute heads; `full` trains the whole model on every agent task, with the
+heads kept as a help. Both checkpoint every few minutes and resume from `--out`; `--from FOLDER` starts from shipped weights with a fresh
+optimiser and a short warm-up. `--export FOLDER` writes the model as it is shipped (bfloat16 safetensors).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import AutoModelForImageTextToText
+
+from data_scripts import vlm_examples as ex
+from data_scripts.draw import draw_scene
+from data_scripts.mini_models import IMAGE_SIZE, MERGE, PATCH, build_vlm, image_processor
+from data_scripts.pool import decode_scene, open_pool
+from data_scripts.world import CHOICES
+
+MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])
+STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])
+HEAD_WEIGHTS = {"style": 0.3, "shade": 0.3, "variant": 0.2, "facing": 0.2}
+
+
+def patches(pixels: np.ndarray) -> Tensor:
+    """uint8 (n, 112, 112, 3) -> (n * 64, 3 * 2 * 14 * 14), in the order of Qwen's image processor."""
+    n, grid = len(pixels), IMAGE_SIZE // PATCH
+    x = (torch.from_numpy(np.ascontiguousarray(pixels)).float() / 255 - MEAN) / STD
+    x = x.permute(0, 3, 1, 2).reshape(n, 3, grid // MERGE, MERGE, PATCH, grid // MERGE, MERGE, PATCH)
+    x = x.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(n * grid * grid, 3, 1, PATCH, PATCH)
+    return x.expand(-1, -1, 2, -1, -1).reshape(n * grid * grid, -1)
+
+
+def augment(rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
+    """A shift of up to four pixels and a slight change of brightness: the pool is seen several times."""
+    padded = np.pad(pixels, ((0, 0), (4, 4), (4, 4), (0, 0)), mode="edge")
+    out = np.empty_like(pixels)
+    for i, (dy, dx) in enumerate(rng.integers(0, 9, size=(len(pixels), 2))):
+        out[i] = padded[i, dy : dy + IMAGE_SIZE, dx : dx + IMAGE_SIZE]
+    gain = rng.uniform(0.94, 1.06, size=(len(pixels), 1, 1, 1))
+    return np.clip(out * gain, 0, 255).astype(np.uint8)
+
+
+class FastVision(nn.Module):
+    """The same tower, computed for pictures of one size as a batch instead of a list (checked equal at the start)."""
+
+    def __init__(self, visual: nn.Module) -> None:
+        super().__init__()
+        self.visual = visual
+        grid = IMAGE_SIZE // PATCH
+        rows, columns = torch.meshgrid(torch.arange(grid), torch.arange(grid), indexing="ij")
+        order = torch.stack([rows, columns]).reshape(2, grid // MERGE, MERGE, grid // MERGE, MERGE)
+        self.positions = order.permute(0, 1, 3, 2, 4).reshape(2, -1).T.contiguous()
+
+    def forward(self, pixel_patches: Tensor) -> Tensor:
+        """(n * 64, 1176) -> (n, 16, out_hidden_size)."""
+        v = self.visual
+        weight = v.patch_embed.proj.weight.flatten(1)
+        x = F.linear(pixel_patches, weight).float().view(-1, len(self.positions), weight.shape[0])
+        n, length, width = x.shape
+        cos, sin = v.rotary_pos_emb(x, self.positions)
+        cos, sin = cos[None, None], sin[None, None]
+        for block in v.blocks:
+            attn = block.attn
+            q, k, value = attn.qkv(F.rms_norm(x, (width,), block.norm1.weight, block.norm1.variance_epsilon)).view(n, length, 3, attn.num_heads, -1).permute(2, 0, 3, 1, 4)
+            q, k = _turn(q, cos.to(q.dtype), sin.to(q.dtype)), _turn(k, cos.to(k.dtype), sin.to(k.dtype))
+            mixed = F.scaled_dot_product_attention(q, k, value).transpose(1, 2).reshape(n, length, width)
+            x = x + attn.proj(mixed)
+            x = x + block.mlp(F.rms_norm(x, (width,), block.norm2.weight, block.norm2.variance_epsilon))
+        return v.merger(x.reshape(-1, width)).view(n, length // MERGE**2, -1)
+
+
+class FastLanguage(nn.Module):
+    """The same decoder with fewer and fused operations, for packed rows of one length (checked equal at the start)."""
+
+    def __init__(self, language: nn.Module) -> None:
+        super().__init__()
+        self.language = language
+
+    def forward(self, x: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+        """x (B, L, D), mask (B, 1, L, L) bool, positions (3, B, L) -> (B, L, D)."""
+        lm, (batch, length, width) = self.language, x.shape
+        heads, kv, size = (lm.config.num_attention_heads, lm.config.num_key_value_heads, width // lm.config.num_attention_heads)
+        cos, sin = lm.rotary_emb(x, positions)
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+        cos, sin = cos[:, None].to(dtype), sin[:, None].to(dtype)
+        bias = torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, float("-inf"))
+        bias = bias.expand(batch, heads, length, length).reshape(batch * heads, length, length)
+        for layer in lm.layers:
+            a, m = layer.self_attn, layer.mlp
+            h = F.rms_norm(x, (width,), layer.input_layernorm.weight, layer.input_layernorm.variance_epsilon)
+            weight = torch.cat([a.q_proj.weight, a.k_proj.weight, a.v_proj.weight])
+            qkv = F.linear(h, weight, torch.cat([a.q_proj.bias, a.k_proj.bias, a.v_proj.bias]))
+            q, k, v = qkv.view(batch, length, -1, size).transpose(1, 2).split([heads, kv, kv], 1)
+            q, k = _turn(q, cos, sin), _turn(k, cos, sin)
+            k, v = (t.repeat_interleave(heads // kv, 1).reshape(batch * heads, length, size) for t in (k, v))
+            scores = torch.baddbmm(bias, q.reshape(batch * heads, length, size), k.transpose(1, 2), alpha=size**-0.5)
+            mixed = (torch.softmax(scores, -1, dtype=dtype) @ v).view(batch, heads, length, size)
+            x = x + a.o_proj(mixed.transpose(1, 2).reshape(batch, length, width))
+            h = F.rms_norm(x, (width,), layer.post_attention_layernorm.weight, layer.post_attention_layernorm.variance_epsilon)
+            gate, up = F.linear(h, torch.cat([m.gate_proj.weight, m.up_proj.weight])).chunk(2, -1)
+            x = x + m.down_proj(F.silu(gate) * up)
+        return lm.norm(x)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sin
+
+
+class AttributeHeads(nn.Module):
+    """One learned query a field, attending over the 16 picture tokens, and a linear classifier each."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(len(CHOICES), width) * width**-0.5)
+        self.norm = nn.LayerNorm(width)
+        self.key, self.value = nn.Linear(width, width), nn.Linear(width, width)
+        self.classifiers = nn.ModuleList(nn.Linear(width, len(choices)) for choices in CHOICES.values())
+
+    def forward(self, tokens: Tensor) -> list[Tensor]:
+        tokens = self.norm(tokens)
+        attention = (self.queries @ self.key(tokens).transpose(1, 2) * tokens.shape[-1] ** -0.5).softmax(-1)
+        pooled = attention @ self.value(tokens)
+        return [classify(pooled[:, i]) for i, classify in enumerate(self.classifiers)]
+
+    def loss(self, tokens: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """(weighted loss, hits (fields,))."""
+        logits = self(tokens)
+        losses = [F.cross_entropy(z.float(), labels[:, i]) for i, z in enumerate(logits)]
+        weights = [HEAD_WEIGHTS.get(name, 1.0) for name in CHOICES]
+        hits = torch.stack([(z.argmax(-1) == labels[:, i]).float().mean() for i, z in enumerate(logits)])
+        return sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights), hits
+
+
+class Batches(IterableDataset):
+    """Endless batches; every worker process draws its own."""
+
+    def __init__(self, pool: Path, tokenizer, stage: str, seed: int, mix: dict[str, int]) -> None:
+        self.pool, self.tokenizer, self.stage, self.seed, self.mix = pool, tokenizer, stage, seed, mix
+
+    def __iter__(self):
+        torch.set_num_threads(1)
+        info = torch.utils.data.get_worker_info()
+        rng = np.random.default_rng([self.seed, info.id if info else 0, int(time.time())])
+        pixels, scenes = open_pool(self.pool)
+        while True:
+            yield self.vision(rng, pixels, scenes) if self.stage == "vision" else self.full(rng, pixels, scenes)
+
+    def vision(self, rng, pixels, scenes) -> dict[str, Tensor]:
+        chosen = np.sort(rng.choice(len(scenes), self.mix["pictures"], replace=False))
+        labels = torch.from_numpy(scenes[chosen].astype(np.int64))
+        return {"pixels": patches(augment(rng, pixels[chosen])), "labels": labels}
+
+    def full(self, rng, pixels, scenes) -> dict[str, Tensor]:
+        n_pictures, n_pairs, n_captions, n_questions = (self.mix[k] for k in ("pictures", "pairs", "captions", "questions"))
+        chosen = np.sort(rng.choice(len(scenes), n_pictures + n_pairs, replace=False))
+        images, worlds = pixels[chosen], [decode_scene(row) for row in scenes[chosen]]
+        labels, rows, extra = list(scenes[chosen]), [], []
+        for scene in worlds[:n_pictures]:
+            rows.append(ex.build_row(self.tokenizer, 1, ex.picture_branches(rng, scene, self.mix["verify_picture"])))
+        for scene in worlds[n_pictures:]:
+            second = ex.partner(rng, scene)
+            extra.append(np.asarray(draw_scene(second, seed=int(rng.integers(2**31)))))
+            rows.append(ex.build_row(self.tokenizer, 2, ex.pair_branches(rng, scene, second, 6)))
+        for _ in range(n_captions):
+            scene = ex.train_scene(rng)
+            shared = f"caption: {ex.texts.caption(scene)}\n"
+            branches = ex.caption_branches(rng, scene, self.mix["verify_caption"])
+            rows.append(ex.build_row(self.tokenizer, 0, branches, shared))
+        for _ in range(n_questions):
+            branches = [ex._describing(rng, ex.train_scene(rng), "questions") for _ in range(2)]
+            rows.append(ex.build_row(self.tokenizer, 0, branches))
+        pictures = augment(rng, np.concatenate([images, np.stack(extra)]) if extra else images)
+        # image order follows the rows: first pictures, then (first, second) of each pair
+        order = list(range(n_pictures))
+        for i in range(n_pairs):
+            order += [n_pictures + i, n_pictures + n_pairs + i]
+        batch = collate(rows)
+        batch |= {"pixels": patches(pictures[order]), "labels": torch.from_numpy(np.stack(labels).astype(np.int64))}
+        batch["labelled"] = torch.tensor(list(range(n_pictures)) + [n_pictures + 2 * i for i in range(n_pairs)])
+        return batch
+
+
+def collate(rows: list[ex.Row]) -> dict[str, Tensor]:
+    """Right-padded rows: ids, segments, weights (B, L) and positions (3, B, L); padding has segment -1."""
+    length = -(-max(len(row.ids) for row in rows) // 16) * 16
+    ids, segments = np.zeros((len(rows), length), np.int64), np.full((len(rows), length), -1, np.int64)
+    weights, positions = np.zeros((len(rows), length), np.float32), np.zeros((3, len(rows), length), np.int64)
+    for i, row in enumerate(rows):
+        n = len(row.ids)
+        ids[i, :n], segments[i, :n], weights[i, :n] = row.ids, row.segments, row.weights
+        positions[:, i, :n] = np.array(row.positions).T
+    found = {"ids": ids, "segments": segments, "weights": weights, "positions": positions}
+    return {name: torch.from_numpy(array) for name, array in found.items()}
+
+
+def branch_mask(segments: Tensor) -> Tensor:
+    """(B, L) segments -> (B, 1, L, L) True where a token may look: back, at the prefix or its own branch, never at padding."""
+    length = segments.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    same = (segments[:, None, :] == 0) | (segments[:, None, :] == segments[:, :, None])
+    return (causal & same)[:, None]
+
+
+def hidden_states(model, vision_tokens: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    embeds = model.model.language_model.embed_tokens(batch["ids"])
+    where = (batch["ids"] == model.config.image_token_id)[..., None]
+    embeds = embeds.masked_scatter(where, vision_tokens.to(embeds.dtype))
+    return FastLanguage(model.model.language_model)(embeds, branch_mask(batch["segments"]), batch["positions"])
+
+
+def answer_loss(model, hidden: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+    """Weighted cross-entropy of the answer tokens, and accuracies for the log."""
+    weights, targets = batch["weights"][:, 1:], batch["ids"][:, 1:]
+    where = weights > 0
+    logits = model.lm_head(hidden[:, :-1][where]).float()
+    target, weight = targets[where], weights[where]
+    losses = F.cross_entropy(logits, target, reduction="none")
+    hit = (logits.argmax(-1) == target).float()
+    verdict = weight == ex.VERIFY_WEIGHT
+    first = verdict & (target != model.config.text_config.eos_token_id)
+    stats = {"token": hit[~verdict].mean().item(), "verdict": hit[first].mean().item()}
+    return (losses * weight).sum() / weight.sum(), stats
+
+
+def check_equal(model, fast: FastVision, tokenizer) -> None:
+    """The training shortcuts against the model's own forward: one picture, one branch."""
+    rng = np.random.default_rng(0)
+    picture = rng.integers(0, 256, size=(IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8)
+    processed = image_processor()(images=[picture], return_tensors="pt")
+    torch.testing.assert_close(patches(picture[None]), processed["pixel_values"], atol=1e-5, rtol=1e-5)
+    branches = [ex.Branch("describe the picture", "two cats"), ex.Branch("true or false: it is red", "false")]
+    batch = collate([ex.build_row(tokenizer, 1, branches)])
+    with torch.no_grad():
+        packed = hidden_states(model, fast(processed["pixel_values"]), batch)
+        for number, branch in enumerate(branches, start=1):
+            text = ex.USER + ex.PICTURE + branch.prompt + ex.TURN + branch.answer + "<|im_end|>"
+            ids = torch.tensor([tokenizer(text).input_ids])
+            types = (ids == model.config.image_token_id).int()
+            alone = model.model(
+                input_ids=ids, pixel_values=processed["pixel_values"], image_grid_thw=processed["image_grid_thw"],
+                mm_token_type_ids=types,
+            ).last_hidden_state  # fmt: skip
+            mine = packed[0, batch["segments"][0] == number]
+            torch.testing.assert_close(mine, alone[0, -len(mine) :], atol=2e-4, rtol=2e-4)
+    model.model.rope_deltas = None
+
+
+def export(model, tokenizer, folder: Path, heads: nn.Module | None = None) -> None:
+    """The folder that `AutoModelForImageTextToText` and `AutoProcessor` load, in bfloat16."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    config = model.config.to_dict() | {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "dtype": "bfloat16"}
+    for part in (config, config["text_config"], config["vision_config"]):
+        part.pop("_name_or_path", None)
+        if "dtype" in part:
+            part["dtype"] = "bfloat16"
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    tokenizer.save_pretrained(folder)
+    processor = image_processor().to_dict() | {"image_processor_type": "Qwen2VLImageProcessor"}
+    processor["processor_class"] = "Qwen2_5_VLProcessor"
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2, default=str) + "\n")
+    generation = {"eos_token_id": model.config.text_config.eos_token_id, "pad_token_id": 0, "do_sample": False}
+    (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+
+
+def save_checkpoint(out: Path, model, heads, optimizer, progress: dict) -> None:
+    """Weights and optimiser as safetensors, written beside and renamed, so that a kill leaves the last one whole."""
+    out.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model.{k}": v.contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    tensors |= {f"heads.{k}": v.contiguous() for k, v in heads.state_dict().items()}
+    for i, state in enumerate(optimizer.state_dict()["state"].values()):
+        tensors |= {f"optimizer.{i}.{k}": v for k, v in state.items()}
+    save_file(tensors, out / "checkpoint.tmp", metadata={"progress": json.dumps(progress)})
+    os.replace(out / "checkpoint.tmp", out / "checkpoint.safetensors")
+
+
+def load_checkpoint(path: Path, model, heads, optimizer=None) -> None:
+    tensors = load_file(path)
+    model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")}, strict=False)
+    heads.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("heads.")})
+    if optimizer is not None:
+        state = optimizer.state_dict()
+        slots: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            if key.startswith("optimizer."):
+                _, index, name = key.split(".", 2)
+                slots.setdefault(int(index), {})[name] = value
+        if len(slots) == sum(len(g["params"]) for g in state["param_groups"]):
+            optimizer.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
+
+
+MIX = {"pictures": 40, "pairs": 2, "captions": 8, "questions": 3, "verify_picture": 6, "verify_caption": 6}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pool", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--stage", choices=("vision", "full"), default="full")
+    parser.add_argument("--minutes", type=float, default=60.0, help="length of this stretch; the schedule ends with it")
+    parser.add_argument("--lr", type=float, default=1.5e-3)
+    parser.add_argument("--batch", type=int, default=96, help="pictures a step of the vision stage")
+    parser.add_argument("--from", dest="start", type=Path, help="folder of shipped weights to go on from")
+    parser.add_argument("--fresh", action="store_true", help="keep weights of the checkpoint, forget its optimiser")
+    parser.add_argument("--export", type=Path, help="write the model as it is shipped, and stop if --minutes is 0")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    model, tokenizer = build_vlm(args.seed)
+    heads = AttributeHeads(model.config.vision_config.out_hidden_size)
+    if args.start:
+        shipped = AutoModelForImageTextToText.from_pretrained(args.start, dtype=torch.float32, local_files_only=True)
+        model.load_state_dict(shipped.state_dict())
+    if args.stage == "vision":
+        trained = [*model.model.visual.parameters(), *heads.parameters()]
+    else:
+        trained = [*model.parameters(), *heads.parameters()]
+    decayed = [p for p in trained if p.ndim > 1]
+    plain = [p for p in trained if p.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=True)
+    checkpoint = args.out / "checkpoint.safetensors"
+    if checkpoint.exists():
+        load_checkpoint(checkpoint, model, heads, None if args.fresh else optimizer)
+    fast = FastVision(model.model.visual)
+    check_equal(model, fast, tokenizer)
+    if args.minutes > 0:
+        train(args, model, heads, fast, tokenizer, optimizer, trained)
+    if args.export:
+        export(model, tokenizer, args.export)
+
+
+def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
+    mix = {"pictures": args.batch} if args.stage == "vision" else MIX
+    batches = iter(DataLoader(Batches(args.pool, tokenizer, args.stage, args.seed, mix), batch_size=None, num_workers=1, prefetch_factor=4))
+    model.train()
+    started, saved, step, seen = time.time(), time.time(), 0, 0
+    window: list[tuple] = []
+    while (spent := (time.time() - started) / 60 / args.minutes) < 1:
+        rate = args.lr * min(1.0, (step + 1) / 150) * min(1.0, 0.02 + 1.25 * (1 - spent))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        batch = next(batches)
+        with torch.autocast("cpu", torch.bfloat16):
+            tokens = fast(batch["pixels"])
+            loss, hits = heads.loss(tokens if args.stage == "vision" else tokens[batch["labelled"]], batch["labels"])
+            stats = {"token": 0.0, "verdict": 0.0}
+            if args.stage == "full":
+                head_loss = loss
+                language, stats = answer_loss(model, hidden_states(model, tokens, batch), batch)
+                loss = language + 0.3 * head_loss
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        step, seen = step + 1, seen + len(batch["labels"])
+        window.append((loss.item(), stats["token"], stats["verdict"], hits.numpy()))
+        if step % 50 == 0:
+            losses, token, verdict, fields = (np.mean([w[i] for w in window], axis=0) for i in range(4))
+            named = " ".join(f"{name} {100 * value:.0f}" for name, value in zip(CHOICES, fields, strict=True))
+            minutes = (time.time() - started) / 60
+            print(f"{minutes:5.1f} min step {step} pictures {seen} loss {losses:.4f} token {token:.4f} verdict {verdict:.3f} | {named}", flush=True)
+            window.clear()
+        if time.time() - saved > 180:
+            save_checkpoint(args.out, model, heads, optimizer, {"stage": args.stage, "step": step})
+            saved = time.time()
+    save_checkpoint(args.out, model, heads, optimizer, {"stage": args.stage, "step": step})
+
+
+if __name__ == "__main__":
+    main()
