@@ -22,7 +22,6 @@ from cir_utils.errors import InputError
 from cir_utils.methods import METHODS, get_method, parse_assignments, resolve_settings
 from cir_utils.profiles import check_split, load_profile
 
-
 app = typer.Typer(
     name="cir",
     help="Training-free composed image retrieval: SDR-CIR and X^R beside their baselines.",

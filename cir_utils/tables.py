@@ -102,7 +102,7 @@ def pad(markdown: str) -> str:
         [cell.strip() for cell in line.strip().strip("|").split("|")]
         for line in markdown.strip().splitlines()
     ]
-    widths = [max(len(cell) for i, cell in enumerate(column) if i != 1) for column in zip(*rows, strict=True)]
+    widths = [max(3, *(len(cell) for cell in column[:1] + column[2:])) for column in zip(*rows, strict=True)]
     right = [cell.endswith(":") for cell in rows[1]]
     lines = []
     for number, row in enumerate(rows):

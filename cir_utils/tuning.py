@@ -148,7 +148,8 @@ def xr_grid(
     judge = Judge(bench, metric)
     sides = xr.Sides(text=True, vision=True)
     imagined = xr.imagine(bench, sides)
-    S_t, S_v = xr.similarities(bench, imagined, sides)
+    captions = xr.gallery_captions(bench)
+    S_t, S_v = xr.similarities(bench, imagined, captions)
     orders = [rank_by(rrf(S_t, S_v, kappa)) for kappa in kappas]
     most = min(max(k_primes), S_t.shape[1])
     union = [
@@ -156,7 +157,7 @@ def xr_grid(
         for row in range(len(bench.queries))
     ]
     asked = xr.ask(bench, imagined, sides)
-    checked = xr.verify(bench, asked, union, sides)
+    checked = xr.verify(bench, asked, union, captions, sides)
     correct = torch.zeros(2, *S_t.shape, dtype=torch.int64, device=S_t.device)
     for row, places in enumerate(union):
         correct[0, row, places] = torch.tensor(checked.text[row], device=S_t.device)

@@ -104,7 +104,8 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     """Algorithm 1; every ranking is a permutation of the gallery."""
     sides = Sides(text=settings["text"] == "on", vision=settings["vision"] == "on")
     imagined = imagine(bench, sides)
-    S_t, S_v = similarities(bench, imagined, sides)
+    captions = gallery_captions(bench) if sides.text else []
+    S_t, S_v = similarities(bench, imagined, captions)
     with bench.stage("coarse filtering"):
         fused, order = coarse_order(S_t, S_v, settings["kappa"], sides)
     traces = _traces(bench, imagined)
@@ -114,7 +115,7 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
 
     head = order[:, : settings["k_prime"]]
     asked = ask(bench, imagined, sides)
-    checked = verify(bench, asked, head.tolist(), sides)
+    checked = verify(bench, asked, head.tolist(), captions, sides)
     with bench.stage("fine filtering"):
         # With one side off there is one similarity, and its weight is 1 whatever lambda is.
         lam = settings["lambda"] if sides.text and sides.vision else float(sides.text)
@@ -165,15 +166,17 @@ def gallery_captions(bench: Workbench) -> list[str]:
         return [caption.text for caption in bench.agents.caption(bench.gallery_paths)]
 
 
-def similarities(bench: Workbench, imagined: Imagination, sides: Sides) -> tuple[Tensor, Tensor]:
-    """Lines 1 and 5 to 9: ``S^t`` and ``S^v``, each ``(Q, N)`` float64; zeros for a side that is off."""
+def similarities(bench: Workbench, imagined: Imagination, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Lines 5 to 9: ``S^t`` and ``S^v``, each ``(Q, N)`` float64; zeros for a side that was not imagined.
+
+    ``captions`` are those of the gallery (needed where there is a ``C_t``)."""
     if imagined.C_t is not None and imagined.C_v is not None:
-        C_a = bench.encode_texts(gallery_captions(bench)).features
+        C_a = bench.encode_texts(captions).features
         with bench.stage("coarse filtering"):
             cosines = four_cosines(imagined.C_t.features, imagined.C_v.features, C_a, bench.gallery_features)
             return cosines.S_t, cosines.S_v
     if imagined.C_t is not None:
-        C_a = bench.encode_texts(gallery_captions(bench)).features
+        C_a = bench.encode_texts(captions).features
         with bench.stage("coarse filtering"):
             S_t = exact_scores(imagined.C_t.features, C_a)
             return S_t, torch.zeros_like(S_t)
@@ -203,17 +206,20 @@ def ask(bench: Workbench, imagined: Imagination, sides: Sides) -> Questions:
 
 
 def verify(
-    bench: Workbench, questions: Questions, candidates: Sequence[Sequence[int]], sides: Sides
+    bench: Workbench,
+    questions: Questions,
+    candidates: Sequence[Sequence[int]],
+    captions: Sequence[str],
+    sides: Sides,
 ) -> Checked:
     """Lines 12 to 14: every statement about every candidate, read from its caption and seen in its picture.
 
-    ``candidates`` are gallery positions, query by query. A statement counts when its probability of "true" is
-    above one half exactly if it is expected to be true."""
+    ``candidates`` are gallery positions, query by query; ``captions`` those of the gallery. A statement
+    counts when its probability of "true" is above one half exactly if it is expected to be true."""
     rows = [(row, place) for row, places in enumerate(candidates) for place in places]
     statements = [[statement.statement for statement in asked.statements] for asked in questions.asked]
     said: dict[str, list[float]] = {}
     if sides.text:
-        captions = gallery_captions(bench)
         with bench.stage("verification from captions"):
             said["text"] = bench.agents.verify_captions(
                 [(captions[place], statement) for row, place in rows for statement in statements[row]]

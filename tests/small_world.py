@@ -1,0 +1,176 @@
+"""A small benchmark in CIRCO's layout, and an MLLM that knows its pictures: for tests of methods and
+commands."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageDraw
+from scripted import ScriptedMLLM
+
+from cir_utils.agents import Agents
+from cir_utils.benchmarks import load_benchmark
+from cir_utils.mllm import Request
+from cir_utils.prompts import SLOTS, load_prompt
+from cir_utils.response_cache import ResponseCache
+from cir_utils.workbench import Workbench
+
+COLOURS = ("red", "blue", "green")
+THINGS = ("cat", "dog", "boat", "car")
+PLACES = ("beach", "city")
+#: Every combination is one picture; ids are spaced, so that ids and positions differ.
+SCENES = [(colour, thing, place) for colour in COLOURS for thing in THINGS for place in PLACES]
+IDS = [100 + 7 * number for number in range(len(SCENES))]
+SCENE_OF = dict(zip(IDS, SCENES, strict=True))
+ID_OF = dict(zip(SCENES, IDS, strict=True))
+SETTINGS = {"alpha": 0.15, "beta": 0.35, "lambda": 0.15, "k_prime": 6, "kappa": 60}
+VAGUE = "make it better"
+
+
+def caption_of(scene: tuple[str, str, str]) -> str:
+    return f"a {scene[0]} {scene[1]} on the {scene[2]}"
+
+
+def write_world(root: Path, splits: tuple[str, ...] = ("val", "test"), hidden: tuple[str, ...] = ()) -> Path:
+    """Pictures, image list and annotations below ``root``: eight queries a split, "make it COLOUR", the place
+    free.
+
+    The splits in ``hidden`` come without answers. The last query's text is vague.
+    """
+    folder = root / "COCO2017_unlabeled" / "unlabeled2017"
+    folder.mkdir(parents=True)
+    for number, (image, scene) in enumerate(SCENE_OF.items()):
+        picture = Image.new("RGB", (112, 112), {"beach": "khaki", "city": "grey"}[scene[2]])
+        draw = ImageDraw.Draw(picture)
+        inset = 20 + 6 * THINGS.index(scene[1])
+        draw.ellipse((inset, 30, 112 - inset, 100), fill=scene[0])
+        draw.point((number, 0), "black")
+        picture.save(folder / f"{image:012d}.jpg", quality=95)
+    listing = root / "COCO2017_unlabeled" / "annotations" / "image_info_unlabeled2017.json"
+    listing.parent.mkdir(parents=True)
+    listing.write_text(json.dumps({"images": [{"id": image} for image in IDS]}))
+    (root / "annotations").mkdir()
+    for split in splits:
+        rows = []
+        for number in range(8):
+            colour = COLOURS[number % 2 + (split == "test")]
+            old = COLOURS[(COLOURS.index(colour) + 1) % 3]
+            thing, place = THINGS[number % 4], PLACES[number // 4]
+            targets = [ID_OF[colour, thing, other] for other in PLACES]
+            row = {
+                "id": number,
+                "reference_img_id": ID_OF[old, thing, place],
+                "relative_caption": VAGUE if number == 7 else f"make it {colour}",
+                "shared_concept": f"a {thing}",
+            }
+            if split not in hidden:
+                row |= {
+                    "gt_img_ids": targets,
+                    "target_img_id": targets[0],
+                    "semantic_aspects": ["compare_change"],
+                }
+            rows.append(row)
+        (root / "annotations" / f"{split}.json").write_text(json.dumps(rows))
+    return root
+
+
+@dataclass
+class Oracle:
+    """The script: right answers about the small world, and a list of the agents that were asked."""
+
+    prompts: str = "mini"
+    asked: list[str] = field(default_factory=list)
+    long_descriptions: bool = False
+
+    def mllm(self) -> ScriptedMLLM:
+        return ScriptedMLLM(self.answer, self.truth)
+
+    def answer(self, request: Request) -> str:
+        agent, slots = self.read(request.prompt)
+        self.asked.append(agent)
+        scene = SCENE_OF[int(request.images[0].stem)] if request.images else None
+        if agent in ("caption", "caption_dense"):
+            assert scene is not None
+            return caption_of(scene)
+        change = slots["modification"]
+        colour = re.sub("^make it ", "", change)
+        vague = change == VAGUE
+        if scene is None and "caption" in slots:
+            words = slots["caption"].split()
+            scene = (words[1], words[2], words[-1])
+        target = (
+            caption_of((colour, *scene[1:])) if scene and not vague else caption_of(scene) if scene else ""
+        )
+        if agent == "describe_target":
+            return target
+        if agent == "selective_cot":
+            assert scene is not None
+            description = f"{colour} {scene[1]}" + (" on the beach" * 40 if self.long_descriptions else "")
+            return json.dumps(
+                {
+                    "understanding": caption_of(scene),
+                    "explicit_targets": [] if vague else [f"colour: {colour}"],
+                    "implicit_targets": [],
+                    "preserved": [f"thing: {scene[1]}"],
+                    "selected": [scene[1]],
+                    "discarded": [scene[0]],
+                    "description": description,
+                }
+            )
+        if agent == "imagine_text":
+            return json.dumps(
+                {"target_caption": target, "modifications": [] if vague else [f"colour {colour}"]}
+            )
+        if agent == "imagine_vision":
+            assert scene is not None
+            return json.dumps(
+                {"target_caption": f"{colour} {scene[1]}", "present": [colour], "absent": [scene[0]]}
+            )
+        assert agent == "questions", agent
+        statements = [{"statement": f"it is {colour}", "answer": True}]
+        if slots["absent"] != "none":
+            statements.append({"statement": f"it is {slots['absent']}", "answer": False})
+        return json.dumps({"statements": statements})
+
+    def truth(self, images: tuple[Path, ...], prefix: str, statement: str) -> float:
+        self.asked.append("verify_picture" if images else "verify_caption")
+        text = caption_of(SCENE_OF[int(images[0].stem)]) if images else prefix
+        return 0.9 if statement.split()[-1] in text.split() else 0.2
+
+    def read(self, prompt: str) -> tuple[str, dict[str, str]]:
+        """Which agent's prompt this is, and what its slots were filled with."""
+        best: tuple[str, dict[str, str]] | None = None
+        for agent, slots in SLOTS.items():
+            pattern = re.escape(load_prompt(self.prompts, agent).text)
+            for slot in slots:
+                pattern = pattern.replace(re.escape("{" + slot + "}"), f"(?P<{slot}>.*)")
+            found = re.fullmatch(pattern, prompt)
+            if found and agent not in ("verify_caption", "verify_picture"):
+                best = (agent, found.groupdict())
+        assert best is not None, prompt
+        return best
+
+
+def open_bench(
+    root: Path, clip: Path, cache: Path, split: str = "val", oracle: Oracle | None = None, **more: object
+) -> Workbench:
+    """A workbench on the small world with the tiny CLIP and the scripted MLLM."""
+    oracle = oracle or Oracle()
+    bench = Workbench(
+        load_benchmark("mini-circo", split, root),
+        profile="mini",
+        encoder=f"local-dir:{clip}",
+        mllm="scripted",
+        prompts="mini",
+        settings=dict(SETTINGS),
+        settings_source="the test",
+        device=torch.device("cpu"),
+        cache_dir=cache,
+        **more,  # type: ignore[arg-type]
+    )
+    bench.agents = Agents(oracle.mllm(), ResponseCache(), "mini")
+    return bench

@@ -1,0 +1,258 @@
+"""Runs: measured, recorded, written whole or not at all, read back; tables of several; experiments."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from small_world import IDS, SETTINGS, open_bench, write_world
+
+from cir_utils import runs
+from cir_utils.benchmarks import Query
+from cir_utils.errors import InputError
+from cir_utils.evaluation import evaluate_file
+from cir_utils.experiments import (
+    EXPERIMENTS,
+    METHODS,
+    compare_experiments,
+    load_experiments,
+    run_experiments,
+    slug,
+)
+from cir_utils.methods import resolve_settings
+from cir_utils.runs import Run, find_runs, load_run, measure, run_method
+from cir_utils.tables import comparison, metrics_lines, pad, protocol_line
+from cir_utils.workbench import Workbench
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, tiny_clip: Path) -> Workbench:
+    world = write_world(tmp_path_factory.mktemp("world"), hidden=("test",))
+    return open_bench(world, tiny_clip, tmp_path_factory.mktemp("cache"))
+
+
+def run(bench: Workbench, method: str, **overrides: object) -> Run:
+    return run_method(bench, method, resolve_settings(method, bench.settings, overrides))
+
+
+def test_a_record_says_what_ran_and_what_it_cost(bench: Workbench) -> None:
+    record = run(bench, "xr", k_prime=4).record
+    assert record["method"] == "xr" and record["benchmark"] == "mini-circo" and record["split"] == "val"
+    assert record["settings"] == {
+        "lambda": 0.15, "k_prime": 4, "kappa": 60.0, "stages": "full", "vision": "on", "text": "on",
+    }  # fmt: skip
+    assert record["overrides"] == {"k_prime": 4}
+    assert record["protocol"]["queries"] == 8 and record["protocol"]["gallery_size"] == 24
+    # 24 captions of the gallery, 8 of references, 16 imaginations, 8 for questions, and 4 candidates x 2
+    # statements x 2 sides a query.
+    assert record["cost"]["mllm_calls"] == 24 + 8 + 16 + 8 + 8 * 4 * 2 * 2
+    assert record["cost"]["parse_failures"] == 0
+    assert record["cost"]["seconds"] > 0
+    assert {"imagination", "coarse filtering", "fine filtering"} <= set(record["stages"])
+    assert record["inputs"]["mllm"] == "scripted@1"
+    assert record["inputs"]["encoder"]["weights_sha256"] and len(record["inputs"]["prompts"]["caption"]) == 64
+    assert list(record["inputs"]["annotations"]) == ["val.json"]
+    assert record["versions"]["python"] and record["versions"]["torch"]
+    assert record["peak_memory_mb"]["host"] > 50
+    assert record["device"] == "cpu"
+    json.dumps(record, allow_nan=False)
+
+
+def test_no_path_of_this_machine_is_in_a_record(bench: Workbench) -> None:
+    text = json.dumps(run(bench, "sdr-cir").record)
+    for place in (bench.cache_dir, bench.benchmark.root, Path.home(), runs.PACKAGE):
+        assert str(place) not in text
+
+
+def test_methods_that_use_no_model_do_not_record_one(tmp_path: Path, tiny_clip: Path) -> None:
+    bench = open_bench(write_world(tmp_path / "world"), tiny_clip, tmp_path / "cache")
+    del bench.agents
+    record = run(bench, "image-only").record
+    assert "mllm" not in record["inputs"] and record["cost"]["mllm_calls"] == 0
+
+
+def test_metrics_are_those_of_evaluate(bench: Workbench, tmp_path: Path) -> None:
+    done = run(bench, "text-only")
+    path = tmp_path / "rankings.json"
+    path.write_text(json.dumps(done.rankings))
+    assert evaluate_file(path, "mini-circo", "val", bench.benchmark.root)["metrics"] == done.metrics
+    assert done.metrics["mAP@5"] == pytest.approx(float(done.per_query["mAP@5"].mean()), abs=1e-15)
+    assert done.metrics["compare_change/mAP@10"] == done.metrics["mAP@10"]
+    assert set(done.summary()) >= {
+        "method",
+        "benchmark",
+        "split",
+        "profile",
+        "settings",
+        "protocol",
+        "metrics",
+        "cost",
+    }
+
+
+def test_a_split_without_answers_has_no_metrics(bench: Workbench) -> None:
+    rankings = {str(number): IDS for number in range(8)}
+    queries = [Query(query.id, query.reference, query.text, (), None) for query in bench.queries]
+    assert measure(bench.benchmark, queries, rankings) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ids: ids[:-1], "is not ranked"),
+        (lambda ids: [*ids[:-1], ids[0]], "is ranked twice"),
+        (lambda ids: [*ids[:-1], 5], "5 is not in the gallery"),
+    ],
+)
+def test_a_ranking_that_is_no_permutation_is_not_measured(
+    bench: Workbench, change: object, message: str
+) -> None:
+    rankings = {query.id: list(IDS) for query in bench.queries}
+    rankings["3"] = change(rankings["3"])  # type: ignore[operator]
+    with pytest.raises(InputError, match=f"query 3: .*{message}"):
+        measure(bench.benchmark, bench.queries, rankings)
+
+
+def test_a_folder_holds_the_run_and_reads_back(bench: Workbench, tmp_path: Path) -> None:
+    done = run(bench, "xr")
+    folder = done.save(tmp_path / "one")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "metrics.json",
+        "rankings.parquet",
+        "run.json",
+        "traces.jsonl",
+    ]
+    back = load_run(folder, whole=True)
+    assert back.record == done.record and back.metrics == done.metrics and back.queries == done.queries
+    assert back.rankings == done.rankings
+    assert all(type(image) is int for image in back.rankings["0"])
+    assert back.traces == json.loads(json.dumps(done.traces))
+    assert {name: values.tolist() for name, values in back.per_query.items()} == {
+        name: values.tolist() for name, values in done.per_query.items()
+    }
+    light = load_run(folder)
+    assert light.rankings == {} and light.metrics == done.metrics
+
+
+def test_saving_again_replaces_a_run_and_nothing_else(bench: Workbench, tmp_path: Path) -> None:
+    first, second = run(bench, "image-only"), run(bench, "text-only")
+    first.save(tmp_path / "one")
+    second.save(tmp_path / "one")
+    assert load_run(tmp_path / "one").record["method"] == "text-only"
+    assert os.listdir(tmp_path) == ["one"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("keep me")
+    with pytest.raises(InputError, match="is not empty and holds no run"):
+        first.save(tmp_path / "mine")
+    with pytest.raises(InputError, match="is a file"):
+        first.save(tmp_path / "mine" / "letter.txt")
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "keep me"
+
+
+def test_a_save_that_fails_leaves_the_old_run(
+    bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run(bench, "image-only")
+    done.save(tmp_path / "one")
+    monkeypatch.setattr(runs.pq, "write_table", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        run(bench, "text-only").save(tmp_path / "one")
+    assert load_run(tmp_path / "one").record["method"] == "image-only"
+    assert os.listdir(tmp_path) == ["one"]
+
+
+def test_two_runs_of_one_second_get_two_folders(
+    bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run(bench, "image+text")
+    first, second = done.save(), done.save()
+    assert second.name == f"{first.name}-2"
+    assert first.name.startswith("image-text--mini-circo-val--")
+    assert find_runs("runs") == [Path("runs") / first.name, Path("runs") / second.name]
+
+
+@pytest.mark.parametrize("damage", ["metrics", "record", "rankings", "format"])
+def test_a_damaged_folder_is_named(bench: Workbench, tmp_path: Path, damage: str) -> None:
+    folder = run(bench, "image-only").save(tmp_path / "one")
+    if damage == "metrics":
+        (folder / "metrics.json").write_text("{}")
+    elif damage == "record":
+        (folder / "run.json").unlink()
+    elif damage == "rankings":
+        (folder / "rankings.parquet").write_bytes(b"PAR1 nothing")
+    else:
+        (folder / "run.json").write_text('{"format": 99}')
+    with pytest.raises(InputError, match="one"):
+        load_run(folder, whole=True)
+
+
+def test_a_comparison_has_intervals_and_paired_tests(bench: Workbench) -> None:
+    done = [run(bench, "image-only"), run(bench, "text-only"), run(bench, "sdr-cir", beta=0.0)]
+    table = comparison(done)
+    assert list(table.results["method"]) == ["image-only", "text-only", "sdr-cir, beta=0"]
+    assert table.metric == "mAP@5"
+    assert table.results["mAP@5"].tolist() == [one.metrics["mAP@5"] for one in done]
+    assert list(table.paired["against"]) == ["image-only", "image-only"]
+    difference = done[1].metrics["mAP@5"] - done[0].metrics["mAP@5"]
+    assert table.paired["difference"][0] == pytest.approx(difference, abs=1e-12)
+    text = table.text()
+    assert "mini-circo val, 8 queries, gallery 24, reference kept" in text and "Paired tests on mAP@5" in text
+    back = json.loads(json.dumps(table.as_dict(), allow_nan=False))
+    assert back["results"][0]["mAP@5"] == done[0].metrics["mAP@5"]
+    with pytest.raises(InputError, match="has no metric 'mAP@7'"):
+        comparison(done, "mAP@7")
+    twice = comparison([done[0], done[0]])
+    assert list(twice.results["method"]) == ["image-only", "image-only (2)"]
+
+
+def test_runs_of_other_queries_are_not_compared(bench: Workbench, tmp_path: Path, tiny_clip: Path) -> None:
+    short = open_bench(bench.benchmark.root, tiny_clip, bench.cache_dir, limit=4)
+    with pytest.raises(InputError, match="differ in protocol"):
+        comparison([run(bench, "image-only"), run(short, "text-only")])
+    assert run(short, "text-only").record["protocol"]["queries"] == 4
+
+
+def test_a_limit_below_one_is_refused(bench: Workbench, tiny_clip: Path) -> None:
+    with pytest.raises(InputError, match="limit 0 is not valid"):
+        open_bench(bench.benchmark.root, tiny_clip, bench.cache_dir, limit=0)
+
+
+def test_experiments_run_on_one_workbench_and_are_found_again(bench: Workbench, tmp_path: Path) -> None:
+    done = run_experiments(bench, tmp_path / "runs")
+    assert [one.name for one in done] == [experiment.label for experiment in EXPERIMENTS]
+    assert [one.record["method"] for one in done[: len(METHODS)]] == [
+        "image-only", "text-only", "image+text", "description-only", "sdr-cir", "xr",
+    ]  # fmt: skip
+    by_name = {one.name: one for one in done}
+    assert by_name["sdr-cir, Anchor only"].record["settings"]["beta"] == 0
+    assert by_name["sdr-cir, Debias only"].record["settings"]["alpha"] == 0
+    assert by_name["xr, coarse stage only"].record["settings"]["stages"] == "coarse"
+    found = load_experiments(tmp_path / "runs")
+    assert [one.name for one in found] == [one.name for one in done]
+    table = compare_experiments(found)
+    assert len(table.results) == len(EXPERIMENTS) and len(table.paired) == 9
+    assert len(compare_experiments(done[:5]).paired) == 1
+    with pytest.raises(InputError, match="no run folder"):
+        load_experiments(tmp_path / "nowhere")
+    assert slug("sdr-cir, Anchor only") == "sdr-cir-anchor-only"
+    assert bench.settings == SETTINGS
+
+
+def test_text_for_the_terminal() -> None:
+    assert (
+        metrics_lines({"mAP@5": 0.1234, "mAP@10": 0.5, "R@1": 1.0})
+        == "mAP@5  12.34   mAP@10  50.00\nR@1 100.00"
+    )
+    protocol = {
+        "benchmark": "circo", "split": "val", "queries": 220, "gallery_size": None, "gallery": "unknown",
+        "reference": "kept", "caption_rule": "relative caption", "missing_images": 3,
+    }  # fmt: skip
+    assert protocol_line(protocol) == (
+        "circo val, 220 queries, gallery unknown, reference kept, text: relative caption, 3 images missing"
+    )
+    assert (
+        pad("| a | b |\n| --- | ---: |\n| long | 1 |\n") == "| a    |   b |\n| ---- | --: |\n| long |   1 |"
+    )
