@@ -1,0 +1,232 @@
+"""Charts of numbers for the notebooks: curves, means with intervals, calibration, and what verification said.
+
+They follow the rules of `cir_utils.plots` (fixed size, Okabe and Ito's colours, a sign beside every colour)
+and are shown with `plots.figure_alt` like all figures."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
+
+from cir_utils.errors import InputError
+from cir_utils.plots import (
+    HATCHES, INK, MARKERS, REFERENCE, SERIES, TARGET, Picture, _dark, _figure, _show, _spread,
+)  # fmt: skip
+
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
+RIGHT, WRONG = "#DDEEF9", "#FBE3D6"
+
+
+def curves(
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    marks: Mapping[str, float] | None = None,
+    log_x: bool = False,
+) -> Figure:
+    """Lines over a shared axis, each named at its right end; `marks` are dotted vertical lines with a name.
+
+    Lines differ in colour, dash and marker. One axes. Raises `InputError` for fewer than two points or
+    lengths that differ.
+    """
+    if len(x) < 2 or not series:
+        raise InputError("curves: expected at least one series and two points")
+    for name, values in series.items():
+        if len(values) != len(x):
+            raise InputError(f"{name}: {len(values)} values for {len(x)} points; give one a point")
+    fig = _figure(7, 3.4)
+    axes = fig.subplots()
+    every = max(1, len(x) // 12)
+    for i, (_, values) in enumerate(series.items()):
+        axes.plot(
+            x, values, color=SERIES[i % len(SERIES)], linestyle=LINES[i % len(LINES)],
+            marker=MARKERS[i % len(MARKERS)], markevery=every, markersize=5, linewidth=2,
+        )  # fmt: skip
+    if log_x:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    for name, place in (marks or {}).items():
+        axes.axvline(place, color=INK, linestyle=":", linewidth=1)
+        axes.annotate(
+            name, (place, 1.0), (3, -3), xycoords=("data", "axes fraction"), textcoords="offset points",
+            fontsize=9, va="top", color=INK,
+        )  # fmt: skip
+    heights = _spread([values[-1] for values in series.values()], *axes.get_ylim(), len(series))
+    for i, (name, height) in enumerate(zip(series, heights, strict=True)):
+        axes.annotate(
+            name, (x[-1], height), (8, 0), textcoords="offset points", va="center", fontsize=9,
+            color=_dark(SERIES[i % len(SERIES)]), fontweight="bold", annotation_clip=False,
+        )  # fmt: skip
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(axis="y", color="#E5E5E5")
+    axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        axes.set_title(title, fontsize=11)
+    return fig
+
+
+def interval_chart(
+    names: Sequence[str],
+    means: Sequence[float],
+    lows: Sequence[float],
+    highs: Sequence[float],
+    *,
+    xlabel: str,
+    title: str = "",
+    zero: bool = False,
+) -> Figure:
+    """Means as points with their intervals as bars, one row a name, in the order given.
+
+    With `zero` a line is drawn at 0 and rows whose interval contains it are hollow: for differences. Missing
+    bounds (NaN) give a bare point. One axes. Raises `InputError` when lengths differ or nothing is given.
+    """
+    if not names or not len(names) == len(means) == len(lows) == len(highs):
+        raise InputError("interval chart: expected one mean, low and high for each of one or more names")
+    fig = _figure(7, 0.36 * len(names) + 1.1)
+    axes = fig.subplots()
+    for row, (mean, low, high) in enumerate(zip(means, lows, highs, strict=True)):
+        bounded = np.isfinite(low) and np.isfinite(high)
+        unsure = zero and (not bounded or low <= 0 <= high)
+        if bounded:
+            axes.plot([low, high], [row, row], color=SERIES[0], linewidth=2.5, solid_capstyle="butt")
+        axes.plot(
+            mean, row, "o", markersize=8, markeredgecolor=SERIES[0], markeredgewidth=2,
+            markerfacecolor="white" if unsure else SERIES[0],
+        )  # fmt: skip
+    if zero:
+        axes.axvline(0, color=INK, linewidth=1)
+    axes.set_yticks(range(len(names)), names, fontsize=9)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlabel(xlabel)
+    axes.grid(axis="x", color="#E5E5E5")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        axes.set_title(title, fontsize=11)
+    return fig
+
+
+def calibration(
+    probabilities: Sequence[float], truths: Sequence[bool], bins: int = 5
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean predicted probability, share of true statements, and count in each of `bins` equal bins of [0, 1].
+
+    Three arrays `(bins,)`; the first two are NaN in an empty bin. A probability of 1 belongs to the last bin.
+    Raises `InputError` for lengths that differ or values outside [0, 1].
+    """
+    p, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(truths, dtype=np.float64)
+    if p.shape != truth.shape or p.ndim != 1 or not ((p >= 0) & (p <= 1)).all():
+        raise InputError(
+            "calibration: expected one truth for each probability, and probabilities from 0 to 1"
+        )
+    place = np.minimum((p * bins).astype(int), bins - 1)
+    counts = np.bincount(place, minlength=bins)
+    with np.errstate(invalid="ignore"):
+        predicted = np.bincount(place, p, bins) / counts
+        actual = np.bincount(place, truth, bins) / counts
+    return predicted, actual, counts
+
+
+def calibration_chart(
+    said: Mapping[str, tuple[Sequence[float], Sequence[bool]]], bins: int = 5, title: str = ""
+) -> Figure:
+    """Predicted probability against the share that was true, and how many predictions fell in each bin.
+
+    `said` maps a name to probabilities and truths. On the diagonal a probability means what it says. Two
+    axes: the curve, and the counts below it. Raises as `calibration`.
+    """
+    fig = _figure(5.6, 4.6)
+    upper, lower = fig.subplots(2, 1, height_ratios=(3, 1), sharex=True)
+    upper.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle=":")
+    width = 0.8 / bins / len(said)
+    for i, (name, (p, truth)) in enumerate(said.items()):
+        predicted, actual, counts = calibration(p, truth, bins)
+        colour = SERIES[i % len(SERIES)]
+        there = counts > 0
+        upper.plot(
+            predicted[there], actual[there], color=colour, marker=MARKERS[i], linestyle=LINES[i], linewidth=2,
+            markersize=7, label=name,
+        )  # fmt: skip
+        middle = (np.arange(bins) + 0.5) / bins + (i - (len(said) - 1) / 2) * width
+        lower.bar(middle, counts, width, color=colour, hatch=HATCHES[i], edgecolor="white")
+    upper.set(ylabel="share that was true", xlim=(-0.02, 1.02), ylim=(-0.04, 1.04))
+    upper.legend(fontsize=9, frameon=False)
+    lower.set(xlabel='probability of "true" that the verifier gave', ylabel="statements")
+    for axes in (upper, lower):
+        axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        upper.set_title(title, fontsize=11)
+    return fig
+
+
+def verification_table(
+    pictures: Sequence[Picture],
+    statements: Sequence[str],
+    expected: Sequence[bool],
+    said: Mapping[str, Sequence[Sequence[bool]]],
+    targets: Sequence[bool],
+    labels: Sequence[str] | None = None,
+    title: str = "",
+) -> Figure:
+    """Candidates' pictures down the side, statements across, and in each cell what was answered.
+
+    `said` maps a side ("caption", "picture") to its answers, one row a candidate, one value a statement. An
+    answer as expected has a blue ground and a tick, another an orange ground and a cross; `T` and `F` are the
+    answers themselves. `labels` are written under the pictures. Axes: one a picture, then the table. Raises
+    `InputError` when lengths differ.
+    """
+    rows, columns = len(pictures), len(statements)
+    if not rows or not columns or len(expected) != columns or len(targets) != rows:
+        raise InputError(
+            "verification table: expected an answer a statement and a mark a picture, one or more"
+        )
+    for side, answers in said.items():
+        if len(answers) != rows or any(len(row) != columns for row in answers):
+            raise InputError(f"{side}: expected answers for {rows} pictures and {columns} statements")
+    fig = _figure(1.5 + 1.15 * columns, 0.75 + 1.12 * rows + (0.3 if title else 0))
+    grid = fig.add_gridspec(
+        rows + 1, 2, width_ratios=(1, 1.15 * columns), height_ratios=(0.62, *[1.0] * rows)
+    )
+    for row, picture in enumerate(pictures):
+        place = fig.add_subplot(grid[row + 1, 0])
+        _show(place, picture, "target" if targets[row] else "")
+        if labels is not None:
+            place.set_xlabel(labels[row], fontsize=8, labelpad=2)
+    table = fig.add_subplot(grid[:, 1])
+    table.set(xlim=(0, columns), ylim=(rows, -0.62))
+    table.axis("off")
+    for column, (statement, answer) in enumerate(zip(statements, expected, strict=True)):
+        table.text(
+            column + 0.5, -0.08, f"{textwrap.fill(statement, 17)}\nexpected: {_letter(answer)}",
+            ha="center", va="bottom", fontsize=8, color=INK,
+        )  # fmt: skip
+    height = 0.8 / len(said)
+    for line, (side, answers) in enumerate(said.items()):
+        for row in range(rows):
+            for column in range(columns):
+                answer = bool(answers[row][column])
+                right = answer == bool(expected[column])
+                low = row + 0.1 + line * height
+                table.fill_between(
+                    [column + 0.04, column + 0.96], low, low + 0.92 * height, linewidth=0,
+                    color=RIGHT if right else WRONG,
+                )  # fmt: skip
+                table.text(
+                    column + 0.5, low + 0.46 * height, f"{side}: {_letter(answer)} {'✓' if right else '✗'}",
+                    ha="center", va="center", fontsize=9, color=TARGET if right else REFERENCE,
+                    fontweight="normal" if right else "bold",
+                )  # fmt: skip
+    if title:
+        fig.suptitle(title, fontsize=11)
+    return fig
+
+
+def _letter(answer: bool) -> str:
+    return "T" if answer else "F"
