@@ -14,7 +14,17 @@ from matplotlib.ticker import StrMethodFormatter
 
 from cir_utils.errors import InputError
 from cir_utils.plots import (
-    HATCHES, INK, MARKERS, REFERENCE, SERIES, TARGET, Picture, _dark, _figure, _show, _spread,
+    HATCHES,
+    INK,
+    MARKERS,
+    REFERENCE,
+    SERIES,
+    TARGET,
+    Picture,
+    _dark,
+    _figure,
+    _show,
+    _spread,
 )  # fmt: skip
 
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
