@@ -164,7 +164,7 @@ def execute(
                 log_output=False,
             )
         except PapermillExecutionError as error:
-            failure = f"cell {error.exec_count} failed: {error.ename}: {error.evalue}"
+            failure = f"cell [{error.exec_count}] failed: {error.ename}: {error.evalue}"
         except TimeoutError:
             failure = f"a cell took more than {timeout} seconds"
         except DeadKernelError:
@@ -222,7 +222,7 @@ def _own_kernel(environment: dict[str, str]) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="cir-kernel-") as folder:
         place = Path(folder) / "kernels" / KERNEL
         place.mkdir(parents=True)
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=40"]
         (place / "kernel.json").write_text(
             json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}), encoding="utf-8"
         )

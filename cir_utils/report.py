@@ -97,7 +97,7 @@ def chart_svg(table: pd.DataFrame, metric: str) -> str:
     """Every row's ``metric`` as a dot with its interval, in percent: an SVG drawing that follows the page's
     colours."""
     row_height, left, width, right = 26, 250, 420, 60
-    top = max(float(table[f"{metric} high"].max()), float(table[metric].max()), 1e-9)
+    top = max(float(table[[metric, f"{metric} high"]].max().max()), 1e-9)  # missing ends are passed over
     height = row_height * len(table) + 30
 
     def at(value: float) -> float:

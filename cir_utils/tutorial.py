@@ -28,7 +28,7 @@ from cir_utils.profiles import default_cache_dir, load_profile
 from cir_utils.report import Link, write_report
 from cir_utils.response_cache import ResponseCache
 from cir_utils.runs import Run, find_runs, load_run
-from cir_utils.workbench import ANSWERS
+from cir_utils.workbench import ANSWERS, annotation_hashes
 
 MARK = "tutorial.json"
 WORK = "work"
@@ -212,11 +212,13 @@ def _by_protocol(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _benchmark(runs: Sequence[Run], profile: str) -> Benchmark | None:
-    """The benchmark of ``runs`` with its pictures, where they are here."""
+    """The benchmark of ``runs`` with its pictures, where the one that was run is here."""
     if not runs:
         return None
-    name, split = runs[0].record["benchmark"], runs[0].record["split"]
+    record = runs[0].record
+    name, split = record["benchmark"], record["split"]
     try:
-        return load_benchmark(name, split, load_profile(profile).benchmark(name).root)
+        found = load_benchmark(name, split, load_profile(profile).benchmark(name).root)
     except InputError:
         return None
+    return found if annotation_hashes(found) == record["inputs"]["annotations"] else None

@@ -231,11 +231,7 @@ class Workbench:
         """What went into a run: encoder, MLLM and prompts (as far as they were used), and the annotations,
         with their hashes. No paths of this machine."""
         found: dict[str, Any] = {}
-        annotations = self.benchmark.root / "annotations"
-        files = sorted(annotations.glob(f"*{self.benchmark.split}.json")) if annotations.is_dir() else []
-        found["annotations"] = {
-            path.name: sha256_file(path) for path in files if not path.name.startswith(".")
-        }
+        found["annotations"] = annotation_hashes(self.benchmark)
         if "encoder" in self.__dict__:
             found["encoder"] = self.encoder.describe()
         if "agents" in self.__dict__:
@@ -291,6 +287,13 @@ def open_workbench(
         cache_dir=Path(cache_dir) if cache_dir is not None else default_cache_dir(),
         limit=limit,
     )
+
+
+def annotation_hashes(benchmark: Benchmark) -> dict[str, str]:
+    """The SHA-256 of the annotation files of a benchmark's split, by file name."""
+    folder = benchmark.root / "annotations"
+    files = sorted(folder.glob(f"*{benchmark.split}.json")) if folder.is_dir() else []
+    return {path.name: sha256_file(path) for path in files if not path.name.startswith(".")}
 
 
 def verify_shipped(folders: Sequence[Path]) -> None:

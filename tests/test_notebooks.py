@@ -121,7 +121,7 @@ def test_a_notebook_runs_under_our_interpreter_whatever_kernel_it_names(
 def test_a_failing_cell_is_named_and_the_copy_kept(tmp_path: Path) -> None:
     path = write(tmp_path / "00_a.ipynb", "1 / 0")
     with pytest.raises(
-        NotebookFailed, match="00_a.ipynb: cell .* failed: ZeroDivisionError: division by zero"
+        NotebookFailed, match=r"00_a.ipynb: cell \[\d\] failed: ZeroDivisionError: division by zero"
     ) as caught:
         execute(read_notebook(path), tmp_path / "done.ipynb", timeout=120)
     node = nbformat.read(caught.value.executed, as_version=4)
