@@ -3,7 +3,7 @@
     python -m data_scripts.pool --out work/pool --pictures 100000
 
 The folder holds `pixels.npy` (n, 112, 112, 3) uint8, memory-mapped, and `scenes.npy` (n, 11) uint8, the index of each field's
-value in `world.CHOICES`. Half of the pictures have been through JPEG, as shipped pictures have. Only `train` scenes are drawn.
+value in `world.CHOICES`. Only `train` scenes are drawn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from data_scripts.world import CHOICES, Scene, train_scene
 
 SIZE = 112
 CHUNK = 1000
-JPEG = {"format": "JPEG", "quality": 88, "subsampling": 0}  # how pictures are shipped
+JPEG = {"format": "JPEG", "quality": 70, "subsampling": 2, "optimize": True, "progressive": True}  # as shipped
 
 
 def jpeg(picture: Image.Image) -> Image.Image:
@@ -45,7 +45,7 @@ def _draw_chunk(start: int, seed: int) -> tuple[int, np.ndarray, np.ndarray]:
     for i in range(CHUNK):
         scene = train_scene(rng)
         picture = draw_scene(scene, seed=int(rng.integers(2**31)))
-        pixels[i] = np.asarray(jpeg(picture) if rng.random() < 0.5 else picture)
+        pixels[i] = np.asarray(picture)
         scenes[i] = encode_scene(scene)
     return start, pixels, scenes
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
@@ -27,7 +28,7 @@ from transformers import AutoModelForImageTextToText
 from data_scripts import vlm_examples as ex
 from data_scripts.draw import draw_scene
 from data_scripts.mini_models import IMAGE_SIZE, MERGE, PATCH, build_vlm, image_processor
-from data_scripts.pool import decode_scene, open_pool
+from data_scripts.pool import decode_scene, jpeg, open_pool
 from data_scripts.world import CHOICES
 
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])
@@ -45,13 +46,16 @@ def patches(pixels: np.ndarray) -> Tensor:
 
 
 def augment(rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
-    """A shift of up to four pixels and a slight change of brightness: the pool is seen several times."""
+    """A shift of up to four pixels, a slight change of brightness, JPEG for half: the pool is seen several times."""
     padded = np.pad(pixels, ((0, 0), (4, 4), (4, 4), (0, 0)), mode="edge")
     out = np.empty_like(pixels)
     for i, (dy, dx) in enumerate(rng.integers(0, 9, size=(len(pixels), 2))):
         out[i] = padded[i, dy : dy + IMAGE_SIZE, dx : dx + IMAGE_SIZE]
     gain = rng.uniform(0.94, 1.06, size=(len(pixels), 1, 1, 1))
-    return np.clip(out * gain, 0, 255).astype(np.uint8)
+    out = np.clip(out * gain, 0, 255).astype(np.uint8)
+    for i in np.flatnonzero(rng.random(len(out)) < 0.5):  # shipped pictures are JPEG
+        out[i] = np.asarray(jpeg(Image.fromarray(out[i])))
+    return out
 
 
 class FastVision(nn.Module):
