@@ -1,0 +1,207 @@
+"""Figures of the embedding space for the notebooks: grids of pictures, texts against pictures, spreads of
+cosines, and maps.
+
+They follow the rules of `cir_utils.plots` (fixed size, Okabe and Ito's colours, a sign beside every colour)
+and are shown with `plots.figure_alt` like all figures."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from cir_utils.errors import InputError
+from cir_utils.plots import INK, MAP, MARKERS, PLAIN, SERIES, TARGET, Picture, _figure, _show, _thumbnail
+
+
+def picture_grid(
+    pictures: Sequence[Picture],
+    labels: Sequence[str] | None = None,
+    *,
+    roles: Sequence[str] | None = None,
+    title: str = "",
+    per_row: int = 10,
+    label_width: int = 16,
+) -> Figure:
+    """Pictures in rows, with a label under each (wrapped after about `label_width` letters) and the frames of
+    `plots` for the roles "target" and "reference".
+
+    One axes a picture, and blank ones to fill the last row. Raises `InputError` for no picture or lists of
+    different lengths.
+    """
+    count = len(pictures)
+    for name, values in (("labels", labels), ("roles", roles)):
+        if values is not None and len(values) != count:
+            raise InputError(f"{name}: {len(values)} values for {count} pictures; give one a picture")
+    if count == 0:
+        raise InputError("picture grid: expected at least one picture")
+    wrapped = [textwrap.fill(label, label_width) for label in labels or [""] * count]
+    deep = max(text.count("\n") + 1 if text else 0 for text in wrapped)
+    columns = min(per_row, count)
+    rows = -(-count // columns)
+    fig = _figure(max(1.15 * columns, 3), (1.16 + 0.15 * deep) * rows + (0.28 if title else 0))
+    axes = fig.subplots(rows, columns, squeeze=False).ravel()
+    for i, place in enumerate(axes):
+        if i >= count:
+            place.axis("off")
+            continue
+        _show(place, pictures[i], roles[i] if roles is not None else "")
+        place.set_xlabel(wrapped[i], fontsize=8, labelpad=3)
+    if title:
+        fig.suptitle(title, fontsize=11)
+    return fig
+
+
+def similarity_matrix(
+    values: Any,
+    rows: Sequence[str],
+    pictures: Sequence[Picture],
+    *,
+    title: str = "",
+    row_pictures: Sequence[Picture] | None = None,
+    best: bool = True,
+) -> Figure:
+    """Cosines of texts (or of `row_pictures`) with pictures: a matrix with the pictures above its columns.
+
+    `values` is `(len(rows), len(pictures))`; `rows` are the texts ("" where `row_pictures` stand in their
+    place). With `best`, the highest value of every row is framed. Raises `InputError` when the shape does not
+    fit.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    if table.shape != (len(rows), len(pictures)) or not table.size:
+        raise InputError(
+            f"similarity matrix: expected {len(rows)} x {len(pictures)} values, got shape {table.shape}"
+        )
+    if row_pictures is not None and len(row_pictures) != len(rows):
+        raise InputError(f"row_pictures: {len(row_pictures)} for {len(rows)} rows; give one a row")
+    left = 0.9 if row_pictures is not None else 2.7
+    cell = 0.8
+    fig = _figure(left + cell * len(pictures), 0.95 + cell * 0.75 * len(rows) + (0.3 if title else 0))
+    axes = fig.subplots(
+        len(rows) + 1,
+        len(pictures) + 1,
+        gridspec_kw={
+            "width_ratios": [left] + [cell] * len(pictures),
+            "height_ratios": [cell] + [0.75 * cell] * len(rows),
+        },
+        squeeze=False,
+    )
+    low, high = table.min(), max(table.max(), table.min() + 1e-9)
+    colours = _colours((table - low) / (high - low))
+    axes[0, 0].axis("off")
+    for column, picture in enumerate(pictures):
+        _show(axes[0, column + 1], picture)
+    for row, text in enumerate(rows):
+        axes[row + 1, 0].axis("off")
+        if row_pictures is not None:
+            axes[row + 1, 0].imshow(_thumbnail(row_pictures[row]), interpolation="antialiased")
+        else:
+            axes[row + 1, 0].text(
+                1.0, 0.5, textwrap.fill(text, 32), transform=axes[row + 1, 0].transAxes, ha="right",
+                va="center", fontsize=8.5, color=INK,
+            )  # fmt: skip
+        for column in range(len(pictures)):
+            place, colour = axes[row + 1, column + 1], colours[row, column]
+            place.set_facecolor(colour)
+            place.set_xticks([])
+            place.set_yticks([])
+            top = best and table[row, column] == table[row].max()
+            for spine in place.spines.values():
+                spine.set(edgecolor=INK if top else "white", linewidth=2.5 if top else 1)
+            light = colour[:3] @ (0.299, 0.587, 0.114) > 0.5
+            place.text(
+                0.5, 0.5, f"{table[row, column]:.2f}", transform=place.transAxes, ha="center", va="center",
+                fontsize=9, color="black" if light else "white", fontweight="bold" if top else "normal",
+            )  # fmt: skip
+    if title:
+        fig.suptitle(title, fontsize=11)
+    return fig
+
+
+def cosine_spread(
+    samples: Mapping[str, Sequence[float]], *, xlabel: str = "cosine", title: str = ""
+) -> Figure:
+    """How samples of cosines spread: one row each with its quartiles as a box, 5 % and 95 % as whiskers, and
+    the median written beside it. Raises `InputError` for an empty sample."""
+    for name, values in samples.items():
+        if not len(values):
+            raise InputError(f"{name}: there is no value to show")
+    if not samples:
+        raise InputError("cosine spread: expected at least one sample")
+    fig = _figure(7, 0.5 * len(samples) + 1.0)
+    axes = fig.subplots()
+    for row, (_, values) in enumerate(samples.items()):
+        ends = np.percentile(np.asarray(values, dtype=np.float64), [5, 25, 50, 75, 95])
+        colour = SERIES[row % len(SERIES)]
+        axes.plot(ends[[0, 4]], [row, row], color=colour, linewidth=2)
+        axes.barh(row, ends[3] - ends[1], left=ends[1], height=0.5, color=colour, alpha=0.55, edgecolor=INK)
+        axes.plot([ends[2]] * 2, [row - 0.25, row + 0.25], color=INK, linewidth=2.5)
+        axes.annotate(
+            f"{ends[2]:.2f}", (ends[2], row - 0.25), (0, 2), textcoords="offset points", ha="center",
+            fontsize=8,
+        )  # fmt: skip
+    axes.set_yticks(range(len(samples)), list(samples), fontsize=9)
+    axes.set_ylim(len(samples) - 0.5, -0.7)
+    axes.set_xlabel(xlabel)
+    axes.grid(axis="x", color="#E5E5E5")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        axes.set_title(title, fontsize=11)
+    return fig
+
+
+def feature_map(
+    gallery: Any,
+    targets: Sequence[bool],
+    points: Mapping[str, tuple[float, float]],
+    *,
+    xlabel: str = "",
+    ylabel: str = "",
+    title: str = "",
+) -> Figure:
+    """A map of features: the gallery as small dots, true targets as ticks in a ring, named `points` as larger
+    marks joined to their names.
+
+    `gallery` `(N, 2)` and every point are coordinates that the caller has chosen (two directions of the
+    feature space). One axes. Raises `InputError` when the shapes do not fit.
+    """
+    dots = np.asarray(gallery, dtype=np.float64)
+    marked = np.asarray(targets, dtype=bool)
+    if dots.ndim != 2 or dots.shape[1] != 2 or marked.shape != dots.shape[:1]:
+        raise InputError(
+            f"feature map: expected coordinates (N, 2) and N marks, got {dots.shape} and {marked.shape}"
+        )
+    fig = _figure(6.4, 4.4)
+    axes = fig.subplots()
+    axes.plot(*dots[~marked].T, ".", color=PLAIN, markersize=3, linestyle="", label="gallery picture")
+    axes.plot(
+        *dots[marked].T, "o", color="white", markeredgecolor=TARGET, markeredgewidth=2, markersize=10,
+        linestyle="", label="true target",
+    )  # fmt: skip
+    axes.plot(*dots[marked].T, "x", color=TARGET, markersize=5, linestyle="")
+    for i, (name, place) in enumerate(points.items()):
+        axes.plot(
+            *place, MARKERS[i % len(MARKERS)], color=SERIES[1 + i % (len(SERIES) - 1)], markersize=11,
+            markeredgecolor=INK, linestyle="", label=name,
+        )  # fmt: skip
+        axes.annotate(
+            name.split(" ")[0], place, (9, 6), textcoords="offset points", fontsize=10, fontweight="bold",
+            bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
+        )  # fmt: skip
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+    fig.legend(loc="outside right upper", fontsize=8, frameon=False)
+    if title:
+        axes.set_title(title, fontsize=11)
+    return fig
+
+
+def _colours(shares: np.ndarray) -> np.ndarray:
+    """Shares in [0, 1] as colours `(..., 4)` of the map that all figures use."""
+    from matplotlib import colormaps
+
+    return np.asarray(colormaps[MAP](shares))
