@@ -1,1 +1,1 @@
-"""Scripts that make the mini world, its benchmarks and its models; nothing here is needed to use `cir_utils`."""
+"""Scripts that make the mini world, its benchmarks and its models. `cir_utils` needs none of them."""

@@ -2,8 +2,9 @@
 
     python -m data_scripts.evaluate_mini_models [--json] [--pictures 600] [--vlm FOLDER] [--clip FOLDER]
 
-Pictures are drawn with seeds that no training pool uses. Everything goes through the product's own agents and encoder; what is marked is what they
-return. `caption` and the tasks with pictures use held-out combinations only; `wordings` says which modification texts were used.
+Pictures are drawn with seeds that no training pool uses. Everything goes through the product's own agents and
+encoder; what is marked is what they return. `caption` and the tasks with pictures use held-out combinations
+only; `wordings` says which modification texts were used.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def save_pictures(folder: Path, scenes: list[Scene], seed: int) -> list[Path]:
 
 
 def same_target(text: str, scene: Scene, edit: Edit, selective: bool) -> bool:
-    """Whether a target text names the target's kind, colour, count and pattern, and the background and prop that it should."""
+    """Whether a target text names the target's kind, colour, count and pattern, and the background and prop
+    that it should.
+    """
     wanted, mentioned, found = edit.apply(scene), edit.as_dict(), texts.read_caption(text)
     fields = ["kind", "colour", "count", "pattern"]
     fields += [f for f in ("background", "prop") if f in mentioned or not selective]
@@ -71,37 +74,66 @@ def evaluate_vlm(agents: Agents, folder: Path, pictures: int, unseen_wordings: b
     scenes = [held_out_scene(rng) for _ in range(pictures)]
     paths = save_pictures(folder, scenes, SEED)
     edits = [texts.random_edit(rng, scene) for scene in scenes]
-    changes = [texts.modification_text(rng, s, e, held_out=unseen_wordings) for s, e in zip(scenes, edits, strict=True)]
+    changes = [
+        texts.modification_text(rng, s, e, held_out=unseen_wordings)
+        for s, e in zip(scenes, edits, strict=True)
+    ]
     result: dict[str, float] = {}
     pairs = list(zip(scenes, edits, strict=True))
 
     if not unseen_wordings:
         captions = [texts.read_caption(answer.text) for answer in agents.caption(paths)]
         for name in SPOKEN:
-            result[f"caption/{name}"] = share(c[name] == getattr(s, name) for c, s in zip(captions, scenes, strict=True))
-        result["caption/all"] = share(all(c[n] == getattr(s, n) for n in SPOKEN) for c, s in zip(captions, scenes, strict=True))
+            result[f"caption/{name}"] = share(
+                c[name] == getattr(s, name) for c, s in zip(captions, scenes, strict=True)
+            )
+        result["caption/all"] = share(
+            all(c[n] == getattr(s, n) for n in SPOKEN) for c, s in zip(captions, scenes, strict=True)
+        )
         facts = [[texts.random_statement(rng, scene) for _ in range(8)] for scene in scenes]
-        flat = [(path, scene, fact) for path, scene, row in zip(paths, scenes, facts, strict=True) for fact in row]
+        flat = [
+            (path, scene, fact) for path, scene, row in zip(paths, scenes, facts, strict=True) for fact in row
+        ]
         truth = [fact.truth for _, _, fact in flat]
         seen = [p > 0.5 for p in agents.verify_pictures([(path, fact.text) for path, _, fact in flat])]
-        read = [p > 0.5 for p in agents.verify_captions([(texts.caption(scene), fact.text) for _, scene, fact in flat])]
-        result["verify_picture/balanced"], result["verify_caption/balanced"] = balanced(seen, truth), balanced(read, truth)
+        read = [
+            p > 0.5
+            for p in agents.verify_captions([(texts.caption(scene), fact.text) for _, scene, fact in flat])
+        ]
+        result["verify_picture/balanced"], result["verify_caption/balanced"] = (
+            balanced(seen, truth),
+            balanced(read, truth),
+        )
         for name in sorted({fact.field for _, _, fact in flat}):
             chosen = [i for i, (_, _, fact) in enumerate(flat) if fact.field == name]
             result[f"verify_picture/{name}"] = balanced([seen[i] for i in chosen], [truth[i] for i in chosen])
-        described = agents.selective_cot(paths[:100], [texts.pick(rng, texts.VAGUE_HELD_OUT) for _ in paths[:100]])
+        described = agents.selective_cot(
+            paths[:100], [texts.pick(rng, texts.VAGUE_HELD_OUT) for _ in paths[:100]]
+        )
         result["selective_cot/vague seen"] = share(d.vague for d in described)
         others = [partner(rng, scene) for scene in scenes]
         other_paths = save_pictures(folder, others, SEED + 50_000)
         triples, right = [], []
         for scene, other, path, other_path in zip(scenes, others, paths, other_paths, strict=True):
             fields = [f for f in texts.EDITABLE if getattr(scene, f) != getattr(other, f)]
-            edit = Edit(tuple((f, getattr(other, f)) for f in fields)) if rng.random() < 0.5 else texts.random_edit(rng, scene)
+            edit = (
+                Edit(tuple((f, getattr(other, f)) for f in fields))
+                if rng.random() < 0.5
+                else texts.random_edit(rng, scene)
+            )
             wanted, mentioned = edit.apply(scene), edit.as_dict()
-            compared = ["kind", "colour", "count", "pattern", *(f for f in ("background", "prop") if f in mentioned)]
+            compared = [
+                "kind",
+                "colour",
+                "count",
+                "pattern",
+                *(f for f in ("background", "prop") if f in mentioned),
+            ]
             triples.append((path, other_path, texts.modification_text(rng, scene, edit)))
             right.append(all(getattr(wanted, f) == getattr(other, f) for f in compared))
-        result["compare_pictures/balanced"] = balanced([p > 0.5 for p in agents.compare_pictures(triples)], right)
+        result["compare_pictures/balanced"] = balanced(
+            [p > 0.5 for p in agents.compare_pictures(triples)], right
+        )
 
     described = agents.selective_cot(paths, changes)
     result["selective_cot/parsed"] = share(d.answer is not None and not d.retried for d in described)
@@ -109,7 +141,8 @@ def evaluate_vlm(agents: Agents, folder: Path, pictures: int, unseen_wordings: b
         same_target(d.description, s, e, True) for d, (s, e) in zip(described, pairs, strict=True)
     )
     result["selective_cot/explicit right"] = share(
-        isinstance(d.answer, SelectiveCoT) and d.answer.explicit_targets == texts.selective_cot(s, e)["explicit_targets"]
+        isinstance(d.answer, SelectiveCoT)
+        and d.answer.explicit_targets == texts.selective_cot(s, e)["explicit_targets"]
         for d, (s, e) in zip(described, pairs, strict=True)
     )
     plain = agents.describe_target(paths, changes)
@@ -144,12 +177,17 @@ def evaluate_vlm(agents: Agents, folder: Path, pictures: int, unseen_wordings: b
 
 
 def evaluate_clip(encoder, folder: Path, pictures: int = 1000) -> dict[str, float]:
-    """Text to picture among new pictures (a tenth of them held-out combinations), with texts of four kinds."""
+    """Text to picture among new pictures (a tenth of them held-out combinations), with texts of four
+    kinds.
+    """
     rng = np.random.default_rng(SEED + 9)
     scenes = [random_scene(rng) for _ in range(pictures)]
     images = encoder.encode_images(save_pictures(folder, scenes, SEED + 100_000))
     result = {}
-    for name, write in {"caption": lambda s: texts.caption(s), "dense caption": lambda s: texts.dense_caption(rng, s)}.items():
+    for name, write in {
+        "caption": lambda s: texts.caption(s),
+        "dense caption": lambda s: texts.dense_caption(rng, s),
+    }.items():
         found = encoder.encode_texts([write(scene) for scene in scenes])
         scores = found.features @ images.T
         rank = (scores > scores.diagonal()[:, None]).sum(dim=1)
@@ -171,12 +209,16 @@ def evaluate(vlm: Path, clip: Path, pictures: int) -> dict[str, dict[str, float]
                 report[name] = evaluate_vlm(agents, folder, pictures, unseen)
                 report[name]["seconds"] = round(time.time() - started, 1)
         if (clip / "open_clip_model.safetensors").exists():
-            report["mini-clip"] = evaluate_clip(load_encoder(f"local-dir:{clip}", torch.device("cpu")), folder)
+            report["mini-clip"] = evaluate_clip(
+                load_encoder(f"local-dir:{clip}", torch.device("cpu")), folder
+            )
     return report
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--pictures", type=int, default=600)
     parser.add_argument("--vlm", type=Path, default=MODELS / "mini-vlm")

@@ -2,13 +2,16 @@
 
     python -m data_scripts.make_mini_circo --out cir_utils/mini/circo
 
-Deterministic. The gallery is built of families. A family has one set of unspoken traits and a small lattice of spoken content: two kept fields with
-two values each, two backgrounds, two props. Its pictures are the lattice points with free content drawn anew (so every query has look-alikes of the
-reference and near-targets with one wrong attribute), the same points in other styles, shades, variants or viewpoints, and points just
-off the lattice. Queries ask for a step on the lattice; their ground truths are then all pictures of the whole gallery that satisfy `world.answers`.
+Deterministic. The gallery is built of families. A family has one set of unspoken traits and a small lattice
+of spoken content: two kept fields with two values each, two backgrounds, two props. Its pictures are the
+lattice points with free content drawn anew (so every query has look-alikes of the reference and near-targets
+with one wrong attribute), the same points in other styles, shades, variants or viewpoints, and points just
+off the lattice. Queries ask for a step on the lattice; their ground truths are then all pictures of the whole
+gallery that satisfy `world.answers`.
 
-`val` families and wordings are like the training ones. Half of the `test` families hold a combination that no training picture shows, and
-a third of the `test` queries use a wording that no training text uses. Unlike the real test split, the mini test split carries its answers.
+`val` families and wordings are like the training ones. Half of the `test` families hold a combination that no
+training picture shows, and a third of the `test` queries use a wording that no training text uses. Unlike the
+real test split, the mini test split carries its answers.
 """
 
 from __future__ import annotations
@@ -28,8 +31,19 @@ from data_scripts import texts
 from data_scripts.draw import draw_scene
 from data_scripts.pool import JPEG
 from data_scripts.world import (
-    BACKGROUNDS, CHOICES, FREE, KEPT, PROPS, UNSPOKEN, Edit, Scene, answers, held_out, random_scene, train_scene,
-)  # fmt: skip
+    BACKGROUNDS,
+    CHOICES,
+    FREE,
+    KEPT,
+    PROPS,
+    UNSPOKEN,
+    Edit,
+    Scene,
+    answers,
+    held_out,
+    random_scene,
+    train_scene,
+)
 
 SEED = 2026
 FAMILIES = {"val": 34, "test": 70}
@@ -73,7 +87,11 @@ def make_lattice(rng: np.random.Generator, *, unseen: bool) -> Lattice:
             old = getattr(base, name)
             varied.append((name, (old, texts.pick(rng, [v for v in CHOICES[name] if v != old]))))
         backgrounds = tuple(BACKGROUNDS[i] for i in rng.choice(len(BACKGROUNDS), 2, replace=False))
-        props = ("none", texts.pick(rng, PROPS[1:])) if rng.random() < 0.5 else tuple(PROPS[i + 1] for i in rng.choice(8, 2, replace=False))
+        props = (
+            ("none", texts.pick(rng, PROPS[1:]))
+            if rng.random() < 0.5
+            else tuple(PROPS[i + 1] for i in rng.choice(8, 2, replace=False))
+        )
         lattice = Lattice(base, tuple(varied), backgrounds, props)
         shares = [held_out(replace(p, background=b)) for p in lattice.points() for b in backgrounds]
         if any(shares) == unseen:
@@ -81,7 +99,9 @@ def make_lattice(rng: np.random.Generator, *, unseen: bool) -> Lattice:
 
 
 def family_pictures(rng: np.random.Generator, lattice: Lattice) -> list[Scene]:
-    """About two dozen different scenes; the first 16 carry the family's unspoken traits and its lattice points."""
+    """About two dozen different scenes; the first 16 carry the family's unspoken traits and its lattice
+    points.
+    """
     scenes: dict[Scene, None] = {}
 
     def add(make, number: int) -> None:
@@ -137,9 +157,12 @@ def aspects(edit: Edit, reference: Scene, text: str) -> list[str]:
     words, changed = set(text.replace(",", " ").split()), edit.as_dict()
     rules = {
         "cardinality": "count" in changed,
-        "addition": bool({"add", "put", "another", "more"} & words) or (reference.prop == "none" and "prop" in changed),
+        "addition": bool({"add", "put", "another", "more"} & words)
+        or (reference.prop == "none" and "prop" in changed),
         "negation": bool({"no", "not", "without", "remove", "rid", "gone"} & words),
-        "direct_addressing": bool({"make", "change", "add", "remove", "move", "replace", "swap", "turn", "show"} & words),
+        "direct_addressing": bool(
+            {"make", "change", "add", "remove", "move", "replace", "swap", "turn", "show"} & words
+        ),
         "compare_change": bool({"instead", "replace", "swap", "change"} & words),
         "comparative_statement": bool({"more", "fewer", "another", "twice"} & words),
         "statement_with_conjunction": len(changed) > 1,
@@ -164,7 +187,9 @@ def build(seed: int = SEED) -> tuple[dict[int, tuple[Scene, int]], dict[str, lis
             gallery.update(dict.fromkeys(scenes))
             for reference, edit in make_queries(rng, lattice, scenes):
                 unusual = split == "test" and rng.random() < 1 / 3
-                asked[split].append((reference, edit, texts.modification_text(rng, reference, edit, held_out=unusual)))
+                asked[split].append(
+                    (reference, edit, texts.modification_text(rng, reference, edit, held_out=unusual))
+                )
     gallery.update(dict.fromkeys(train_scene(rng) for _ in range(60)))  # unrelated pictures
     scenes = list(gallery)
     ids = np.sort(rng.choice(np.arange(1000, 580_000), size=len(scenes), replace=False))
@@ -180,10 +205,18 @@ def build(seed: int = SEED) -> tuple[dict[int, tuple[Scene, int]], dict[str, lis
         annotations[split] = []
         for number, index in enumerate(order):
             reference, edit, text = queries[index]
-            truths = [id_of[s] for s in alike.get(strict(edit.apply(reference)), []) if answers(reference, edit, s)]
+            truths = [
+                id_of[s] for s in alike.get(strict(edit.apply(reference)), []) if answers(reference, edit, s)
+            ]
             assert truths, (reference, edit)
             kind = texts.noun(reference.kind, reference.count)
-            concept = "a drawing" if "kind" in edit.as_dict() else f"{texts.article(kind)} {kind}" if reference.count == 1 else kind
+            concept = (
+                "a drawing"
+                if "kind" in edit.as_dict()
+                else f"{texts.article(kind)} {kind}"
+                if reference.count == 1
+                else kind
+            )
             rng.shuffle(truths)
             annotations[split].append(
                 {
@@ -215,7 +248,9 @@ def write(out: Path, seed: int = SEED) -> None:
         path = picture_path(out, image_id)
         picture = draw_scene(scene, seed=drawing_seed)
         picture.save(path, **JPEG)
-        images.append({"id": image_id, "file_name": path.name, "width": picture.width, "height": picture.height})
+        images.append(
+            {"id": image_id, "file_name": path.name, "width": picture.width, "height": picture.height}
+        )
     (out / IMAGE_INFO).write_text(json.dumps({"images": images}) + "\n")
     for split, rows in annotations.items():
         (out / "annotations" / f"{split}.json").write_text(json.dumps(rows, indent=1) + "\n")
@@ -223,7 +258,9 @@ def write(out: Path, seed: int = SEED) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("cir_utils/mini/circo"))
     arguments = parser.parse_args()
     write(arguments.out)

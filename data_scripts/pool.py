@@ -2,14 +2,15 @@
 
     python -m data_scripts.pool --out work/pool --pictures 100000
 
-The folder holds `pixels.npy` (n, 112, 112, 3) uint8, memory-mapped, and `scenes.npy` (n, 11) uint8, the index of each field's
-value in `world.CHOICES`. Only `train` scenes are drawn.
+The folder holds `pixels.npy` (n, 112, 112, 3) uint8, memory-mapped, and `scenes.npy` (n, 11) uint8, the index
+of each field's value in `world.CHOICES`. Only `train` scenes are drawn.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -22,7 +23,13 @@ from data_scripts.world import CHOICES, Scene, train_scene
 
 SIZE = 112
 CHUNK = 1000
-JPEG = {"format": "JPEG", "quality": 70, "subsampling": 2, "optimize": True, "progressive": True}  # as shipped
+JPEG = {
+    "format": "JPEG",
+    "quality": 70,
+    "subsampling": 2,
+    "optimize": True,
+    "progressive": True,
+}  # as shipped
 
 
 def jpeg(picture: Image.Image) -> Image.Image:
@@ -68,8 +75,17 @@ def open_pool(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.load(folder / "pixels.npy", mmap_mode="r"), np.load(folder / "scenes.npy")
 
 
+def add_history(out: Path, **stretch) -> None:
+    """Append one stretch of training to `out/history.json`, from which the model card is written."""
+    path = out / "history.json"
+    stretches = json.loads(path.read_text()) if path.exists() else []
+    path.write_text(json.dumps([*stretches, stretch], indent=1) + "\n")
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pictures", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,7 +1,9 @@
-"""What people say about the mini world: captions, modification texts, statements, and the model answer of every task.
+"""What people say about the mini world: captions, modification texts, statements, and the model answer of
+every task.
 
-Everything here is text made from a `Scene` or from a scene and an `Edit`. The training scripts use it to make examples, the
-benchmark builder to write queries, and `evaluate_mini_models.py` to mark answers. Nothing in `cir_utils` imports it.
+Everything here is text made from a `Scene` or from a scene and an `Edit`. The training scripts use it to make
+examples, the benchmark builder to write queries, and `evaluate_mini_models.py` to mark answers. Nothing in
+`cir_utils` imports it.
 
 `held_out=True` draws wordings that never occur in training texts.
 """
@@ -12,7 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_scripts.world import BACKGROUNDS, CHOICES, COLOURS, COUNTS, KINDS, PATTERNS, PROPS, SHADES, STYLES, Edit, Scene
+from data_scripts.world import (
+    BACKGROUNDS,
+    CHOICES,
+    COLOURS,
+    COUNTS,
+    KINDS,
+    PATTERNS,
+    PROPS,
+    SHADES,
+    STYLES,
+    Edit,
+    Scene,
+)
 
 NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four"}
 PLURALS = {"fish": "fish", "bench": "benches"}
@@ -67,10 +81,12 @@ def pick(rng: np.random.Generator, options):
     return options[rng.integers(len(options))]
 
 
-# --- captions ---------------------------------------------------------------------------------------------------------
+# --- captions --------------------------------------------------------------------------------------
 
 
-def subject(scene: Scene, *, colour: bool = True, pattern: bool = True, count: bool = True, plain: bool = False) -> str:
+def subject(
+    scene: Scene, *, colour: bool = True, pattern: bool = True, count: bool = True, plain: bool = False
+) -> str:
     """The main objects as a noun phrase: "two red striped cats"; `plain=True` also says "plain"."""
     words = [NUMBERS[scene.count]] if count else []
     if colour:
@@ -99,7 +115,9 @@ def read_caption(text: str) -> dict[str, str | int | None]:
     words = text.lower().replace(",", " ").replace(".", " ").split()
     kinds = {form: kind for kind in KINDS for form in (kind, plural(kind))}
     numbers = {name: number for number, name in NUMBERS.items()}
-    found: dict[str, str | int | None] = dict.fromkeys(("kind", "colour", "count", "background", "prop", "side"))
+    found: dict[str, str | int | None] = dict.fromkeys(
+        ("kind", "colour", "count", "background", "prop", "side")
+    )
     found["pattern"] = next((w for w in words if w in PATTERN_NOUNS), "plain")
     found["kind"] = next((kinds[w] for w in words if w in kinds), None)
     found["colour"] = next((w for w in words if w in COLOURS), None)
@@ -116,7 +134,9 @@ def dense_caption(rng: np.random.Generator, scene: Scene) -> str:
     head = subject(scene, plain=rng.random() < 0.2)
     if rng.random() < 0.3:
         head = head.replace(scene.colour, f"{scene.shade} {scene.colour}")
-    prop = "" if scene.prop == "none" else pick(rng, (beside(scene), f"and {article(scene.prop)} {scene.prop}"))
+    prop = (
+        "" if scene.prop == "none" else pick(rng, (beside(scene), f"and {article(scene.prop)} {scene.prop}"))
+    )
     place = pick(rng, (PLACES[scene.background], *PLACE_SYNONYMS[scene.background]))
     body = pick(rng, (join(head, prop, place), join(place + ",", head, prop), join(head, place, prop)))
     style = STYLE_PHRASES[scene.style]
@@ -128,7 +148,11 @@ def dense_caption(rng: np.random.Generator, scene: Scene) -> str:
 def short_text(rng: np.random.Generator, scene: Scene) -> str:
     """A short alt-text: some of what the picture holds."""
     head = subject(
-        scene, colour=rng.random() < 0.7, pattern=rng.random() < 0.7, count=rng.random() < 0.6, plain=rng.random() < 0.3
+        scene,
+        colour=rng.random() < 0.7,
+        pattern=rng.random() < 0.7,
+        count=rng.random() < 0.6,
+        plain=rng.random() < 0.3,
     )
     extra = rng.random()
     if extra < 0.3:
@@ -150,7 +174,7 @@ def short_text(rng: np.random.Generator, scene: Scene) -> str:
     return head
 
 
-# --- edits and modification texts -------------------------------------------------------------------------------------
+# --- edits and modification texts ------------------------------------------------------------------
 
 EDITABLE = ("colour", "kind", "count", "pattern", "background", "prop")
 
@@ -162,12 +186,16 @@ def random_edit(rng: np.random.Generator, scene: Scene, fields: tuple[str, ...] 
         weights = np.array([0.22, 0.14, 0.16, 0.14, 0.2, 0.14])
         fields = tuple(rng.choice(EDITABLE, size=number, replace=False, p=weights))
     changes = []
-    for field in sorted(fields, key=EDITABLE.index):  # one order, so that the answer of every task is determined
+    for field in sorted(
+        fields, key=EDITABLE.index
+    ):  # one order, so that the answer of every task is determined
         old = getattr(scene, field)
         if field == "prop" and old != "none" and rng.random() < 0.4:
             changes.append((field, "none"))
             continue
-        options = [value for value in CHOICES[field] if value != old and not (field == "prop" and value == "none")]
+        options = [
+            value for value in CHOICES[field] if value != old and not (field == "prop" and value == "none")
+        ]
         changes.append((field, pick(rng, options)))
     return Edit(tuple(changes))
 
@@ -178,23 +206,42 @@ def _wordings(scene: Scene, field: str, new) -> tuple[list[str], list[str]]:
     it = "it" if scene.count == 1 else "them"
     if field == "colour":
         return (
-            [f"make {it} {new}", f"make the {thing} {new}", f"change the colour to {new}", f"the {thing} should be {new}",
-             f"{new} instead of {old}", f"turn {it} {new}", f"in {new}", f"i want {it} in {new}"],
+            [
+                f"make {it} {new}",
+                f"make the {thing} {new}",
+                f"change the colour to {new}",
+                f"the {thing} should be {new}",
+                f"{new} instead of {old}",
+                f"turn {it} {new}",
+                f"in {new}",
+                f"i want {it} in {new}",
+            ],
             [f"paint {it} {new}", f"not {old} but {new}", f"give the {thing} a {new} colour"],
-        )  # fmt: skip
+        )
     if field == "kind":
         one, many = f"{article(new)} {new}", plural(new)
         other = one if scene.count == 1 else many
         was = f"the {thing}"
         return (
-            [f"replace {was} with {other}", f"{other} instead of {was}", f"change {was} to {other}", f"show {other} instead",
-             f"swap {was} for {other}"],
+            [
+                f"replace {was} with {other}",
+                f"{other} instead of {was}",
+                f"change {was} to {other}",
+                f"show {other} instead",
+                f"swap {was} for {other}",
+            ],
             [f"{other}, not {was}", f"turn {was} into {other}"],
-        )  # fmt: skip
+        )
     if field == "count":
         some = f"{NUMBERS[new]} {noun(scene.kind, new)}"
-        train = [f"show {some}", f"{some} instead of {NUMBERS[old]}", f"make it {some}", f"there should be {some}",
-                 f"with {some}", f"make it {new} {noun(scene.kind, new)}"]  # fmt: skip
+        train = [
+            f"show {some}",
+            f"{some} instead of {NUMBERS[old]}",
+            f"make it {some}",
+            f"there should be {some}",
+            f"with {some}",
+            f"make it {new} {noun(scene.kind, new)}",
+        ]
         if new == old + 1:
             train += [f"add one more {scene.kind}", f"one {scene.kind} more", f"add another {scene.kind}"]
         if new == old - 1:
@@ -207,11 +254,23 @@ def _wordings(scene: Scene, field: str, new) -> tuple[list[str], list[str]]:
         if new == "plain":
             stuff = PATTERN_NOUNS[old]
             return (
-                [f"remove the {stuff}", f"without {stuff}", f"no {stuff}", "make it plain", f"plain, without {stuff}"],
+                [
+                    f"remove the {stuff}",
+                    f"without {stuff}",
+                    f"no {stuff}",
+                    "make it plain",
+                    f"plain, without {stuff}",
+                ],
                 [f"get rid of the {stuff}", "a plain one"],
             )
         stuff = PATTERN_NOUNS[new]
-        train = [f"make {it} {new}", f"add {stuff}", f"with {stuff}", f"the {thing} should be {new}", f"in a {new} pattern"]
+        train = [
+            f"make {it} {new}",
+            f"add {stuff}",
+            f"with {stuff}",
+            f"the {thing} should be {new}",
+            f"in a {new} pattern",
+        ]
         if old != "plain":
             train.append(f"{stuff} instead of {PATTERN_NOUNS[old]}")
         return train, [f"covered in {stuff}", f"give {it} {stuff}"]
@@ -229,7 +288,9 @@ def _wordings(scene: Scene, field: str, new) -> tuple[list[str], list[str]]:
         )
     a_new = f"{article(new)} {new}"
     if old == "none":
-        return [f"add {a_new}", f"with {a_new}", f"with {a_new} beside {it}", f"and {a_new}"], [f"put {a_new} there too"]
+        return [f"add {a_new}", f"with {a_new}", f"with {a_new} beside {it}", f"and {a_new}"], [
+            f"put {a_new} there too"
+        ]
     return (
         [f"replace the {old} with {a_new}", f"{a_new} instead of the {old}", f"change the {old} to {a_new}"],
         [f"swap the {old} for {a_new}", f"{a_new}, not the {old}"],
@@ -250,16 +311,32 @@ def modification_text(rng: np.random.Generator, scene: Scene, edit: Edit, held_o
 
 
 VAGUE = (
-    "make it better", "something nicer", "change it", "improve it", "make it more interesting", "something else",
-    "i do not like it", "make it pretty", "more of this", "a better one", "surprise me", "something different",
-)  # fmt: skip
+    "make it better",
+    "something nicer",
+    "change it",
+    "improve it",
+    "make it more interesting",
+    "something else",
+    "i do not like it",
+    "make it pretty",
+    "more of this",
+    "a better one",
+    "surprise me",
+    "something different",
+)
 VAGUE_HELD_OUT = ("make it nicer", "something better", "make it different")
 
 
-# --- the model answer of every task -----------------------------------------------------------------------------------
+# --- the model answer of every task ----------------------------------------------------------------
 
-FIELD_NAMES = {"kind": "object", "colour": "colour", "count": "number", "pattern": "pattern", "background": "background",
-               "prop": "beside"}  # fmt: skip
+FIELD_NAMES = {
+    "kind": "object",
+    "colour": "colour",
+    "count": "number",
+    "pattern": "pattern",
+    "background": "background",
+    "prop": "beside",
+}
 
 
 def value_word(field: str, value) -> str:
@@ -267,7 +344,9 @@ def value_word(field: str, value) -> str:
 
 
 def description(scene: Scene, edit: Edit) -> str:
-    """The selective target description: the edit and what it implies kept, and nothing that nobody mentioned."""
+    """The selective target description: the edit and what it implies kept, and nothing that nobody
+    mentioned.
+    """
     target, mentioned = edit.apply(scene), edit.as_dict()
     parts = [subject(target, plain="pattern" in mentioned)]
     if mentioned.get("prop", "none") != "none":
@@ -283,7 +362,9 @@ def plain_description(scene: Scene, edit: Edit) -> str:
 
 
 def selective_cot(scene: Scene, edit: Edit) -> dict:
-    """The four stages of Selective CoT (an empty edit stands for a vague text: no target, nothing to select for)."""
+    """The four stages of Selective CoT (an empty edit stands for a vague text: no target, nothing to select
+    for).
+    """
     mentioned = edit.as_dict()
     explicit, implicit, preserved, selected, discarded = [], [], [], [], []
     for field, new in edit.changes:
@@ -336,7 +417,11 @@ def vision_imagination(scene: Scene, edit: Edit) -> dict:
         present.append(target.prop)
     if "background" in mentioned:
         present.append(target.background)
-    absent = [value_word(f, getattr(scene, f)) for f, _ in edit.changes if getattr(scene, f) not in ("none", "plain")]
+    absent = [
+        value_word(f, getattr(scene, f))
+        for f, _ in edit.changes
+        if getattr(scene, f) not in ("none", "plain")
+    ]
     return {"target_caption": description(scene, edit), "present": present, "absent": absent}
 
 
@@ -358,7 +443,9 @@ def statement(field: str, value, kind: str, count: int) -> str:
 
 
 def is_true(scene: Scene, field: str, value, kind: str) -> bool:
-    """Whether `statement(field, value, kind, ...)` holds: statements about the main objects presuppose their kind."""
+    """Whether `statement(field, value, kind, ...)` holds: statements about the main objects presuppose their
+    kind.
+    """
     if field in ("colour", "pattern", "count"):
         return scene.kind == kind and getattr(scene, field) == value
     if field == "side":
@@ -367,7 +454,9 @@ def is_true(scene: Scene, field: str, value, kind: str) -> bool:
 
 
 def questions(scene: Scene, edit: Edit) -> dict:
-    """Q and A: every change as a statement that must hold, its old value as one that must not, and what is kept."""
+    """Q and A: every change as a statement that must hold, its old value as one that must not, and what is
+    kept.
+    """
     target, mentioned = edit.apply(scene), edit.as_dict()
     items = []
     for field, new in edit.changes:
@@ -392,8 +481,25 @@ class Statement:
 
 
 def random_statement(rng: np.random.Generator, scene: Scene, truth: bool | None = None) -> Statement:
-    """A statement about the scene, true or false with equal chance; some false ones have the right value and a wrong kind."""
-    field = pick(rng, ("colour", "colour", "count", "count", "kind", "pattern", "pattern", "background", "prop", "prop", "side"))
+    """A statement about the scene, true or false with equal chance; some false ones have the right value and
+    a wrong kind.
+    """
+    field = pick(
+        rng,
+        (
+            "colour",
+            "colour",
+            "count",
+            "count",
+            "kind",
+            "pattern",
+            "pattern",
+            "background",
+            "prop",
+            "prop",
+            "side",
+        ),
+    )
     if field == "side" and scene.prop == "none":
         field = "prop"
     truth = bool(rng.random() < 0.5) if truth is None else truth
@@ -414,15 +520,21 @@ def random_statement(rng: np.random.Generator, scene: Scene, truth: bool | None 
 
 def vocabulary_lines() -> list[str]:
     """Words that later domains need, so that the tokenizer knows them before the models do."""
-    fashion = (
-        "dress shirt toptee top sleeve sleeves sleeveless short long neckline round v neck collar collared knee ankle mini midi "
-        "maxi length fit loose tight fitted belt buttons button pocket pockets print logo floral polka dots dotted checked plaid "
-        "solid lace graphic darker lighter brighter more less same colour color style casual formal shorter longer wider with "
-        "without has have is are not no and but instead of cut crop cropped hem strap straps one shoulder design pattern "
-        "navy beige gray grey teal gold silver cream person woman model wall studio street garden hanger"
-    ).split()
+    fashion = """
+        dress shirt toptee top sleeve sleeves sleeveless short long neckline round v neck collar collared
+        knee ankle mini midi maxi length fit loose tight fitted belt buttons button pocket pockets print
+        logo floral polka dots dotted checked plaid solid lace graphic darker lighter brighter more less
+        same colour color style casual formal shorter longer wider with without has have is are not no and
+        but instead of cut crop cropped hem strap straps one shoulder design pattern navy beige gray grey
+        teal gold silver cream person woman model wall studio street garden hanger
+    """.split()
     return [" ".join(fashion), *(f" {w}" for w in fashion)]
 
 
 __all__ = [name for name in dir() if not name.startswith("_")]
-assert set(STYLE_PHRASES) == set(STYLES) and set(PLACES) == set(BACKGROUNDS) and len(SHADES) == 2 and PATTERNS[0] == "plain"
+assert (
+    set(STYLE_PHRASES) == set(STYLES)
+    and set(PLACES) == set(BACKGROUNDS)
+    and len(SHADES) == 2
+    and PATTERNS[0] == "plain"
+)

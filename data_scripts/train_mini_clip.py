@@ -1,10 +1,12 @@
 """Train mini-CLIP, an open_clip model of its own size, on `train` worlds only.
 
-    python -m data_scripts.train_mini_clip --pool work/pool --out work/clip --minutes 25 --export cir_utils/mini/models/mini-clip
+    python -m data_scripts.train_mini_clip --pool work/pool --out work/clip --minutes 25 --export
+    cir_utils/mini/models/mini-clip
 
-Contrastive loss over pictures and texts of every length: full captions in many forms, short noun phrases, and bare modification phrases, a third of
-the descriptive ones naming the drawing style, as alt-texts do. Attribute heads on the image embedding help at the start. Checkpoints every
-few minutes and resumes from `--out`; `--from FOLDER` goes on from shipped weights with a fresh optimiser.
+Contrastive loss over pictures and texts of every length: full captions in many forms, short noun phrases, and
+bare modification phrases, a third of the descriptive ones naming the drawing style, as alt-texts do.
+Attribute heads on the image embedding help at the start. Checkpoints every few minutes and resumes from
+`--out`; `--from FOLDER` goes on from shipped weights with a fresh optimiser.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -27,7 +30,7 @@ from transformers import PreTrainedTokenizerFast
 
 from data_scripts import texts
 from data_scripts.mini_models import IMAGE_SIZE, SPECIAL, build_tokenizer
-from data_scripts.pool import decode_scene, open_pool
+from data_scripts.pool import add_history, decode_scene, open_pool
 from data_scripts.train_mini_vlm import HEAD_WEIGHTS, MEAN, STD, augment
 from data_scripts.world import CHOICES, Scene
 
@@ -36,7 +39,9 @@ CONTEXT = 77
 
 
 def clip_tokenizer() -> PreTrainedTokenizerFast:
-    """The shared vocabulary; a text starts with a space, so that its first word is the same token as anywhere else."""
+    """The shared vocabulary; a text starts with a space, so that its first word is the same token as anywhere
+    else.
+    """
     tokenizer = build_tokenizer()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     ends = [(SPECIAL[START], START), (SPECIAL[END], END)]
@@ -44,25 +49,46 @@ def clip_tokenizer() -> PreTrainedTokenizerFast:
         single=f"{SPECIAL[START]} $A {SPECIAL[END]}", special_tokens=ends
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=SPECIAL[START], eos_token=SPECIAL[END], pad_token=SPECIAL[PAD],
-        model_max_length=CONTEXT, padding_side="right", clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        bos_token=SPECIAL[START],
+        eos_token=SPECIAL[END],
+        pad_token=SPECIAL[PAD],
+        model_max_length=CONTEXT,
+        padding_side="right",
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def clip_config(vocab_size: int) -> dict:
     return {
         "model_cfg": {
             "embed_dim": 128,
-            "vision_cfg": {"image_size": IMAGE_SIZE, "patch_size": 16, "layers": 6, "width": 192, "head_width": 64},
+            "vision_cfg": {
+                "image_size": IMAGE_SIZE,
+                "patch_size": 16,
+                "layers": 6,
+                "width": 192,
+                "head_width": 64,
+            },
             "text_cfg": {
-                "context_length": CONTEXT, "vocab_size": vocab_size, "width": 192, "heads": 3, "layers": 4,
-                "hf_tokenizer_name": "mini-clip", "pool_type": "eos", "eos_id": END, "pad_id": PAD,
+                "context_length": CONTEXT,
+                "vocab_size": vocab_size,
+                "width": 192,
+                "heads": 3,
+                "layers": 4,
+                "hf_tokenizer_name": "mini-clip",
+                "pool_type": "eos",
+                "eos_id": END,
+                "pad_id": PAD,
             },
         },
         "preprocess_cfg": {
-            "mean": MEAN.tolist(), "std": STD.tolist(), "interpolation": "bicubic", "resize_mode": "shortest",
+            "mean": MEAN.tolist(),
+            "std": STD.tolist(),
+            "interpolation": "bicubic",
+            "resize_mode": "shortest",
         },
-    }  # fmt: skip
+    }
 
 
 def write_folder(folder: Path) -> None:
@@ -74,7 +100,9 @@ def write_folder(folder: Path) -> None:
 
 
 def training_text(rng: np.random.Generator, scene: Scene) -> str:
-    """One text for a picture: caption, dense caption, short phrase, modification phrase whose result the picture shows, or long."""
+    """One text for a picture: caption, dense caption, short phrase, modification phrase whose result the
+    picture shows, or long.
+    """
     roll = rng.random()
     if roll < 0.15:
         return texts.caption(scene)
@@ -108,7 +136,9 @@ class Batches(IterableDataset):
         while True:
             chosen = np.sort(rng.choice(len(scenes), self.size, replace=False))
             said = [training_text(rng, decode_scene(row)) for row in scenes[chosen]]
-            tokens = tokenizer(said, padding="longest", truncation=True, max_length=CONTEXT, return_tensors="pt").input_ids
+            tokens = tokenizer(
+                said, padding="longest", truncation=True, max_length=CONTEXT, return_tensors="pt"
+            ).input_ids
             pictures = torch.from_numpy(augment(rng, pixels[chosen])).float() / 255
             yield {
                 "pixels": ((pictures - MEAN) / STD).permute(0, 3, 1, 2).contiguous(),
@@ -118,7 +148,9 @@ class Batches(IterableDataset):
 
 
 def encode_text(model: nn.Module, tokens: Tensor) -> Tensor:
-    """`model.encode_text` on the positions in use alone (pads come last and the attention is causal: the same numbers)."""
+    """`model.encode_text` on the positions in use alone (pads come last and the attention is causal: the same
+    numbers).
+    """
     length = tokens.shape[1]
     x = model.token_embedding(tokens) + model.positional_embedding[:length]
     x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
@@ -134,8 +166,12 @@ class Heads(nn.Module):
     def loss(self, features: Tensor, labels: Tensor) -> tuple[Tensor, np.ndarray]:
         logits = [classify(features).float() for classify in self.classifiers]
         weights = [HEAD_WEIGHTS.get(name, 1.0) for name in CHOICES]
-        loss = sum(w * F.cross_entropy(z, labels[:, i]) for i, (w, z) in enumerate(zip(weights, logits, strict=True)))
-        return loss / sum(weights), np.array([(z.argmax(1) == labels[:, i]).float().mean() for i, z in enumerate(logits)])
+        loss = sum(
+            w * F.cross_entropy(z, labels[:, i]) for i, (w, z) in enumerate(zip(weights, logits, strict=True))
+        )
+        return loss / sum(weights), np.array(
+            [(z.argmax(1) == labels[:, i]).float().mean() for i, z in enumerate(logits)]
+        )
 
 
 def export(model: nn.Module, folder: Path) -> None:
@@ -146,7 +182,9 @@ def export(model: nn.Module, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pool", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=25.0)
@@ -177,10 +215,15 @@ def main() -> None:
         train(args, model, heads, trained, optimizer, checkpoint)
     if args.export:
         export(model, args.export)
+        shutil.copy(args.out / "history.json", args.export / "training.json")
 
 
 def train(args, model, heads, trained, optimizer, checkpoint: Path) -> None:
-    batches = iter(DataLoader(Batches(args.pool, args.batch, args.seed), batch_size=None, num_workers=1, prefetch_factor=4))
+    batches = iter(
+        DataLoader(
+            Batches(args.pool, args.batch, args.seed), batch_size=None, num_workers=1, prefetch_factor=4
+        )
+    )
     started = saved = time.time()
     step, window = 0, []
     model.train()
@@ -209,7 +252,10 @@ def train(args, model, heads, trained, optimizer, checkpoint: Path) -> None:
             contrasts, right, fields = (np.mean([w[i] for w in window], axis=0) for i in range(3))
             named = " ".join(f"{name} {100 * value:.0f}" for name, value in zip(CHOICES, fields, strict=True))
             minutes = (time.time() - started) / 60
-            print(f"{minutes:5.1f} min step {step} contrast {contrasts:.3f} in-batch {right:.3f} | {named}", flush=True)
+            print(
+                f"{minutes:5.1f} min step {step} contrast {contrasts:.3f} in-batch {right:.3f} | {named}",
+                flush=True,
+            )
             window.clear()
         if time.time() - saved > 180 or (time.time() - started) / 60 >= args.minutes:
             tensors = {f"model.{k}": v.contiguous() for k, v in model.state_dict().items()}
@@ -217,6 +263,15 @@ def train(args, model, heads, trained, optimizer, checkpoint: Path) -> None:
             save_file(tensors, checkpoint.with_suffix(".tmp"))
             os.replace(checkpoint.with_suffix(".tmp"), checkpoint)
             saved = time.time()
+    seconds = round(time.time() - started)
+    add_history(
+        args.out,
+        seconds=seconds,
+        steps=step,
+        pictures=step * args.batch,
+        learning_rate=args.lr,
+        batch=args.batch,
+    )
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
     python -m data_scripts.train_mini_vlm --pool work/pool --out work/vlm --stage vision --minutes 20
     python -m data_scripts.train_mini_vlm --pool work/pool --out work/vlm --stage full --minutes 80
 
-`vision` trains the vision tower alone under attention-pooled attribute heads; `full` trains the whole model on every agent task, with the
-heads kept as a help. Both checkpoint every few minutes and resume from `--out`; `--from FOLDER` starts from shipped weights with a fresh
-optimiser and a short warm-up. `--export FOLDER` writes the model as it is shipped (bfloat16 safetensors).
+`vision` trains the vision tower alone under attention-pooled attribute heads; `full` trains the whole model
+on every agent task, with the heads kept as a help. Both checkpoint every few minutes and resume from `--out`;
+`--from FOLDER` starts from shipped weights with a fresh optimiser and a short warm-up. `--export FOLDER`
+writes the model as it is shipped (bfloat16 safetensors).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from transformers import AutoModelForImageTextToText
 from data_scripts import vlm_examples as ex
 from data_scripts.draw import draw_scene
 from data_scripts.mini_models import IMAGE_SIZE, MERGE, PATCH, build_vlm, image_processor
-from data_scripts.pool import decode_scene, jpeg, open_pool
+from data_scripts.pool import add_history, decode_scene, jpeg, open_pool
 from data_scripts.world import CHOICES
 
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])
@@ -46,7 +48,9 @@ def patches(pixels: np.ndarray) -> Tensor:
 
 
 def augment(rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
-    """A shift of up to four pixels, a slight change of brightness, JPEG for half: the pool is seen several times."""
+    """A shift of up to four pixels, a slight change of brightness, JPEG for half: the pool is seen several
+    times.
+    """
     padded = np.pad(pixels, ((0, 0), (4, 4), (4, 4), (0, 0)), mode="edge")
     out = np.empty_like(pixels)
     for i, (dy, dx) in enumerate(rng.integers(0, 9, size=(len(pixels), 2))):
@@ -59,7 +63,9 @@ def augment(rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
 
 
 class FastVision(nn.Module):
-    """The same tower, computed for pictures of one size as a batch instead of a list (checked equal at the start)."""
+    """The same tower, computed for pictures of one size as a batch instead of a list (checked equal at the
+    start).
+    """
 
     def __init__(self, visual: nn.Module) -> None:
         super().__init__()
@@ -79,7 +85,11 @@ class FastVision(nn.Module):
         cos, sin = cos[None, None], sin[None, None]
         for block in v.blocks:
             attn = block.attn
-            q, k, value = attn.qkv(F.rms_norm(x, (width,), block.norm1.weight, block.norm1.variance_epsilon)).view(n, length, 3, attn.num_heads, -1).permute(2, 0, 3, 1, 4)
+            q, k, value = (
+                attn.qkv(F.rms_norm(x, (width,), block.norm1.weight, block.norm1.variance_epsilon))
+                .view(n, length, 3, attn.num_heads, -1)
+                .permute(2, 0, 3, 1, 4)
+            )
             q, k = _turn(q, cos.to(q.dtype), sin.to(q.dtype)), _turn(k, cos.to(k.dtype), sin.to(k.dtype))
             mixed = F.scaled_dot_product_attention(q, k, value).transpose(1, 2).reshape(n, length, width)
             x = x + attn.proj(mixed)
@@ -88,7 +98,9 @@ class FastVision(nn.Module):
 
 
 class FastLanguage(nn.Module):
-    """The same decoder with fewer and fused operations, for packed rows of one length (checked equal at the start)."""
+    """The same decoder with fewer and fused operations, for packed rows of one length (checked equal at the
+    start).
+    """
 
     def __init__(self, language: nn.Module) -> None:
         super().__init__()
@@ -97,7 +109,11 @@ class FastLanguage(nn.Module):
     def forward(self, x: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         """x (B, L, D), mask (B, 1, L, L) bool, positions (3, B, L) -> (B, L, D)."""
         lm, (batch, length, width) = self.language, x.shape
-        heads, kv, size = (lm.config.num_attention_heads, lm.config.num_key_value_heads, width // lm.config.num_attention_heads)
+        heads, kv, size = (
+            lm.config.num_attention_heads,
+            lm.config.num_key_value_heads,
+            width // lm.config.num_attention_heads,
+        )
         cos, sin = lm.rotary_emb(x, positions)
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
         cos, sin = cos[:, None].to(dtype), sin[:, None].to(dtype)
@@ -111,10 +127,17 @@ class FastLanguage(nn.Module):
             q, k, v = qkv.view(batch, length, -1, size).transpose(1, 2).split([heads, kv, kv], 1)
             q, k = _turn(q, cos, sin), _turn(k, cos, sin)
             k, v = (t.repeat_interleave(heads // kv, 1).reshape(batch * heads, length, size) for t in (k, v))
-            scores = torch.baddbmm(bias, q.reshape(batch * heads, length, size), k.transpose(1, 2), alpha=size**-0.5)
+            scores = torch.baddbmm(
+                bias, q.reshape(batch * heads, length, size), k.transpose(1, 2), alpha=size**-0.5
+            )
             mixed = (torch.softmax(scores, -1, dtype=dtype) @ v).view(batch, heads, length, size)
             x = x + a.o_proj(mixed.transpose(1, 2).reshape(batch, length, width))
-            h = F.rms_norm(x, (width,), layer.post_attention_layernorm.weight, layer.post_attention_layernorm.variance_epsilon)
+            h = F.rms_norm(
+                x,
+                (width,),
+                layer.post_attention_layernorm.weight,
+                layer.post_attention_layernorm.variance_epsilon,
+            )
             gate, up = F.linear(h, torch.cat([m.gate_proj.weight, m.up_proj.weight])).chunk(2, -1)
             x = x + m.down_proj(F.silu(gate) * up)
         return lm.norm(x)
@@ -162,7 +185,9 @@ class Batches(IterableDataset):
         rng = np.random.default_rng([self.seed, info.id if info else 0, int(time.time())])
         pixels, scenes = open_pool(self.pool)
         while True:
-            yield self.vision(rng, pixels, scenes) if self.stage == "vision" else self.full(rng, pixels, scenes)
+            yield (
+                self.vision(rng, pixels, scenes) if self.stage == "vision" else self.full(rng, pixels, scenes)
+            )
 
     def vision(self, rng, pixels, scenes) -> dict[str, Tensor]:
         chosen = np.sort(rng.choice(len(scenes), self.mix["pictures"], replace=False))
@@ -170,12 +195,16 @@ class Batches(IterableDataset):
         return {"pixels": patches(augment(rng, pixels[chosen])), "labels": labels}
 
     def full(self, rng, pixels, scenes) -> dict[str, Tensor]:
-        n_pictures, n_pairs, n_captions, n_questions = (self.mix[k] for k in ("pictures", "pairs", "captions", "questions"))
+        n_pictures, n_pairs, n_captions, n_questions = (
+            self.mix[k] for k in ("pictures", "pairs", "captions", "questions")
+        )
         chosen = np.sort(rng.choice(len(scenes), n_pictures + n_pairs, replace=False))
         images, worlds = pixels[chosen], [decode_scene(row) for row in scenes[chosen]]
         labels, rows, extra = list(scenes[chosen]), [], []
         for scene in worlds[:n_pictures]:
-            rows.append(ex.build_row(self.tokenizer, 1, ex.picture_branches(rng, scene, self.mix["verify_picture"])))
+            rows.append(
+                ex.build_row(self.tokenizer, 1, ex.picture_branches(rng, scene, self.mix["verify_picture"]))
+            )
         for scene in worlds[n_pictures:]:
             second = ex.partner(rng, scene)
             extra.append(np.asarray(draw_scene(second, seed=int(rng.integers(2**31)))))
@@ -194,8 +223,13 @@ class Batches(IterableDataset):
         for i in range(n_pairs):
             order += [n_pictures + i, n_pictures + n_pairs + i]
         batch = collate(rows)
-        batch |= {"pixels": patches(pictures[order]), "labels": torch.from_numpy(np.stack(labels).astype(np.int64))}
-        batch["labelled"] = torch.tensor(list(range(n_pictures)) + [n_pictures + 2 * i for i in range(n_pairs)])
+        batch |= {
+            "pixels": patches(pictures[order]),
+            "labels": torch.from_numpy(np.stack(labels).astype(np.int64)),
+        }
+        batch["labelled"] = torch.tensor(
+            list(range(n_pictures)) + [n_pictures + 2 * i for i in range(n_pairs)]
+        )
         return batch
 
 
@@ -213,7 +247,9 @@ def collate(rows: list[ex.Row]) -> dict[str, Tensor]:
 
 
 def branch_mask(segments: Tensor) -> Tensor:
-    """(B, L) segments -> (B, 1, L, L) True where a token may look: back, at the prefix or its own branch, never at padding."""
+    """(B, L) segments -> (B, 1, L, L) True where a token may look: back, at the prefix or its own branch,
+    never at padding.
+    """
     length = segments.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool).tril()
     same = (segments[:, None, :] == 0) | (segments[:, None, :] == segments[:, :, None])
@@ -224,7 +260,9 @@ def hidden_states(model, vision_tokens: Tensor, batch: dict[str, Tensor]) -> Ten
     embeds = model.model.language_model.embed_tokens(batch["ids"])
     where = (batch["ids"] == model.config.image_token_id)[..., None]
     embeds = embeds.masked_scatter(where, vision_tokens.to(embeds.dtype))
-    return FastLanguage(model.model.language_model)(embeds, branch_mask(batch["segments"]), batch["positions"])
+    return FastLanguage(model.model.language_model)(
+        embeds, branch_mask(batch["segments"]), batch["positions"]
+    )
 
 
 def answer_loss(model, hidden: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
@@ -256,20 +294,27 @@ def check_equal(model, fast: FastVision, tokenizer) -> None:
             ids = torch.tensor([tokenizer(text).input_ids])
             types = (ids == model.config.image_token_id).int()
             alone = model.model(
-                input_ids=ids, pixel_values=processed["pixel_values"], image_grid_thw=processed["image_grid_thw"],
+                input_ids=ids,
+                pixel_values=processed["pixel_values"],
+                image_grid_thw=processed["image_grid_thw"],
                 mm_token_type_ids=types,
-            ).last_hidden_state  # fmt: skip
+            ).last_hidden_state
             mine = packed[0, batch["segments"][0] == number]
             torch.testing.assert_close(mine, alone[0, -len(mine) :], atol=2e-4, rtol=2e-4)
     model.model.rope_deltas = None
 
 
-def export(model, tokenizer, folder: Path, heads: nn.Module | None = None) -> None:
+def export(model, tokenizer, folder: Path) -> None:
     """The folder that `AutoModelForImageTextToText` and `AutoProcessor` load, in bfloat16."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = {k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    state = {
+        k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"
+    }
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    config = model.config.to_dict() | {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "dtype": "bfloat16"}
+    config = model.config.to_dict() | {
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+        "dtype": "bfloat16",
+    }
     for part in (config, config["text_config"], config["vision_config"]):
         part.pop("_name_or_path", None)
         if "dtype" in part:
@@ -279,12 +324,19 @@ def export(model, tokenizer, folder: Path, heads: nn.Module | None = None) -> No
     processor = image_processor().to_dict() | {"image_processor_type": "Qwen2VLImageProcessor"}
     processor["processor_class"] = "Qwen2_5_VLProcessor"
     (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2, default=str) + "\n")
-    generation = {"eos_token_id": model.config.text_config.eos_token_id, "pad_token_id": 0, "do_sample": False}
+    generation = {
+        "eos_token_id": model.config.text_config.eos_token_id,
+        "pad_token_id": 0,
+        "do_sample": False,
+    }
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+    os.chmod(folder / "model.safetensors", 0o644)
 
 
 def save_checkpoint(out: Path, model, heads, optimizer, progress: dict) -> None:
-    """Weights and optimiser as safetensors, written beside and renamed, so that a kill leaves the last one whole."""
+    """Weights and optimiser as safetensors, written beside and renamed, so that a kill leaves the last one
+    whole.
+    """
     out.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{k}": v.contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
     tensors |= {f"heads.{k}": v.contiguous() for k, v in heads.state_dict().items()}
@@ -313,22 +365,32 @@ MIX = {"pictures": 40, "pairs": 2, "captions": 8, "questions": 3, "verify_pictur
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pool", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--stage", choices=("vision", "full"), default="full")
-    parser.add_argument("--minutes", type=float, default=60.0, help="length of this stretch; the schedule ends with it")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="length of this stretch; the schedule ends with it"
+    )
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--batch", type=int, default=96, help="pictures a step of the vision stage")
     parser.add_argument("--from", dest="start", type=Path, help="folder of shipped weights to go on from")
-    parser.add_argument("--fresh", action="store_true", help="keep weights of the checkpoint, forget its optimiser")
-    parser.add_argument("--export", type=Path, help="write the model as it is shipped, and stop if --minutes is 0")
+    parser.add_argument(
+        "--fresh", action="store_true", help="keep weights of the checkpoint, forget its optimiser"
+    )
+    parser.add_argument(
+        "--export", type=Path, help="write the model as it is shipped, and stop if --minutes is 0"
+    )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     model, tokenizer = build_vlm(args.seed)
     heads = AttributeHeads(model.config.vision_config.out_hidden_size)
     if args.start:
-        shipped = AutoModelForImageTextToText.from_pretrained(args.start, dtype=torch.float32, local_files_only=True)
+        shipped = AutoModelForImageTextToText.from_pretrained(
+            args.start, dtype=torch.float32, local_files_only=True
+        )
         model.load_state_dict(shipped.state_dict())
     if args.stage == "vision":
         trained = [*model.model.visual.parameters(), *heads.parameters()]
@@ -347,11 +409,19 @@ def main() -> None:
         train(args, model, heads, fast, tokenizer, optimizer, trained)
     if args.export:
         export(model, tokenizer, args.export)
+        shutil.copy(args.out / "history.json", args.export / "training.json")
 
 
 def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
     mix = {"pictures": args.batch} if args.stage == "vision" else MIX
-    batches = iter(DataLoader(Batches(args.pool, tokenizer, args.stage, args.seed, mix), batch_size=None, num_workers=1, prefetch_factor=4))
+    batches = iter(
+        DataLoader(
+            Batches(args.pool, tokenizer, args.stage, args.seed, mix),
+            batch_size=None,
+            num_workers=1,
+            prefetch_factor=4,
+        )
+    )
     model.train()
     started, saved, step, seen = time.time(), time.time(), 0, 0
     window: list[tuple] = []
@@ -362,7 +432,9 @@ def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
         batch = next(batches)
         with torch.autocast("cpu", torch.bfloat16):
             tokens = fast(batch["pixels"])
-            loss, hits = heads.loss(tokens if args.stage == "vision" else tokens[batch["labelled"]], batch["labels"])
+            loss, hits = heads.loss(
+                tokens if args.stage == "vision" else tokens[batch["labelled"]], batch["labels"]
+            )
             stats = {"token": 0.0, "verdict": 0.0}
             if args.stage == "full":
                 head_loss = loss
@@ -378,12 +450,20 @@ def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
             losses, token, verdict, fields = (np.mean([w[i] for w in window], axis=0) for i in range(4))
             named = " ".join(f"{name} {100 * value:.0f}" for name, value in zip(CHOICES, fields, strict=True))
             minutes = (time.time() - started) / 60
-            print(f"{minutes:5.1f} min step {step} pictures {seen} loss {losses:.4f} token {token:.4f} verdict {verdict:.3f} | {named}", flush=True)
+            print(
+                f"{minutes:5.1f} min step {step} pictures {seen} loss {losses:.4f} token {token:.4f} "
+                f"verdict {verdict:.3f} | {named}",
+                flush=True,
+            )
             window.clear()
         if time.time() - saved > 180:
             save_checkpoint(args.out, model, heads, optimizer, {"stage": args.stage, "step": step})
             saved = time.time()
     save_checkpoint(args.out, model, heads, optimizer, {"stage": args.stage, "step": step})
+    seconds = round(time.time() - started)
+    add_history(
+        args.out, stage=args.stage, seconds=seconds, steps=step, pictures=seen, learning_rate=args.lr, mix=mix
+    )
 
 
 if __name__ == "__main__":

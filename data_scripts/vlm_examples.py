@@ -1,8 +1,9 @@
 """Training rows of the mini-VLM: one shared prefix (pictures, or a caption) and many tasks after it.
 
-A row is one token sequence: the prefix, then branches of (task, answer). A branch sees the prefix and itself, never another branch, and its
-positions go on from the prefix, so each branch is exactly the conversation that the model meets alone at run time.
-The picture is encoded once for all its tasks, which is what makes training on a laptop possible.
+A row is one token sequence: the prefix, then branches of (task, answer). A branch sees the prefix and itself,
+never another branch, and its positions go on from the prefix, so each branch is exactly the conversation that
+the model meets alone at run time. The picture is encoded once for all its tasks, which is what makes training
+on a laptop possible.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from data_scripts import texts
 from data_scripts.mini_models import IMAGE_TOKENS, prompt
-from data_scripts.world import CHOICES, Edit, Scene, held_out, train_scene
+from data_scripts.world import CHOICES, Edit, Scene, held_out
 
 USER, TURN = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 PICTURE = "<|vision_start|>" + "<|image_pad|>" * IMAGE_TOKENS + "<|vision_end|>"
@@ -32,7 +33,9 @@ class Branch:
 
 @dataclass
 class Row:
-    """Token ids (L,), m-rope positions (3, L), segment of each token (0 prefix, 1.. branches), loss weight of each token."""
+    """Token ids (L,), m-rope positions (3, L), segment of each token (0 prefix, 1.. branches), loss weight of
+    each token.
+    """
 
     ids: list[int] = field(default_factory=list)
     positions: list[tuple[int, int, int]] = field(default_factory=list)
@@ -60,13 +63,17 @@ def _describing(rng: np.random.Generator, scene: Scene, task: str) -> Branch:
         name = "selective_cot" if rng.random() < 0.9 else "selective_cot_retry"
         return Branch(prompt(name, modification=change), json.dumps(texts.selective_cot(scene, edit)))
     if task == "imagine_vision":
-        return Branch(prompt("imagine_vision", modification=change), json.dumps(texts.vision_imagination(scene, edit)))
+        return Branch(
+            prompt("imagine_vision", modification=change), json.dumps(texts.vision_imagination(scene, edit))
+        )
     given = texts.caption(scene)
     if task == "imagine_text":
         text = prompt("imagine_text", caption=given, modification=change)
         return Branch(text, json.dumps(texts.text_imagination(scene, edit)))
     if task == "edit_caption":
-        return Branch(prompt("edit_caption", caption=given, modification=change), texts.plain_description(scene, edit))
+        return Branch(
+            prompt("edit_caption", caption=given, modification=change), texts.plain_description(scene, edit)
+        )
     assert task == "questions", task
     vision = texts.vision_imagination(scene, edit)
     return Branch(
@@ -95,7 +102,14 @@ def picture_branches(rng: np.random.Generator, scene: Scene, verifications: int)
     """True/false statements, the caption, and one of the tasks that change the picture."""
     branches = [_verify(rng, scene, "verify_picture") for _ in range(verifications)]
     branches.append(_describing(rng, scene, "caption"))
-    tasks = ("selective_cot", "selective_cot", "imagine_vision", "imagine_vision", "describe_target", "caption_dense")
+    tasks = (
+        "selective_cot",
+        "selective_cot",
+        "imagine_vision",
+        "imagine_vision",
+        "describe_target",
+        "caption_dense",
+    )
     branches.append(_describing(rng, scene, texts.pick(rng, tasks)))
     return branches
 
@@ -109,17 +123,27 @@ def caption_branches(rng: np.random.Generator, scene: Scene, verifications: int)
 
 
 def pair_branches(rng: np.random.Generator, first: Scene, second: Scene, number: int) -> list[Branch]:
-    """Comparing two pictures under an instruction: true when the second shows the first with the change made."""
+    """Comparing two pictures under an instruction: true when the second shows the first with the change
+    made.
+    """
     branches = []
     for _ in range(number):
         differing = [f for f in texts.EDITABLE if getattr(first, f) != getattr(second, f)]
         if rng.random() < 0.5:
-            fields = [f for f in differing if f not in ("background", "prop") or rng.random() < 0.5] or differing[:1]
+            fields = [
+                f for f in differing if f not in ("background", "prop") or rng.random() < 0.5
+            ] or differing[:1]
             edit = Edit(tuple((f, getattr(second, f)) for f in fields))
         else:
             edit = texts.random_edit(rng, first)
         wanted, mentioned = edit.apply(first), edit.as_dict()
-        fields = ("kind", "colour", "count", "pattern", *(f for f in ("background", "prop") if f in mentioned))
+        fields = (
+            "kind",
+            "colour",
+            "count",
+            "pattern",
+            *(f for f in ("background", "prop") if f in mentioned),
+        )
         truth = all(getattr(wanted, f) == getattr(second, f) for f in fields)
         text = prompt("compare_pictures", modification=texts.modification_text(rng, first, edit))
         branches.append(Branch(text, str(truth).lower(), VERIFY_WEIGHT))
@@ -130,17 +154,25 @@ def partner(rng: np.random.Generator, scene: Scene) -> Scene:
     """A second picture for `pair_branches`: one to three spoken fields differ."""
     while True:
         other = texts.random_edit(rng, scene).apply(scene)
-        redrawn = {name: texts.pick(rng, CHOICES[name]) for name in ("background", "prop", "side") if rng.random() < 0.3}
+        redrawn = {
+            name: texts.pick(rng, CHOICES[name])
+            for name in ("background", "prop", "side")
+            if rng.random() < 0.3
+        }
         other = replace(other, **redrawn)
         if not held_out(other) and any(getattr(other, f) != getattr(scene, f) for f in texts.EDITABLE):
             return other
 
 
-def build_row(tokenizer: PreTrainedTokenizerFast, pictures: int, branches: list[Branch], shared: str = "") -> Row:
+def build_row(
+    tokenizer: PreTrainedTokenizerFast, pictures: int, branches: list[Branch], shared: str = ""
+) -> Row:
     """Lay out one row. `shared` is text that every branch's prompt starts with (kept once, in the prefix)."""
     encode = tokenizer._tokenizer.encode_batch
     texts_ = [USER + PICTURE * pictures + shared]
-    texts_ += [part for b in branches for part in (b.prompt.removeprefix(shared) + TURN, b.answer + "<|im_end|>")]
+    texts_ += [
+        part for b in branches for part in (b.prompt.removeprefix(shared) + TURN, b.answer + "<|im_end|>")
+    ]
     encoded = [e.ids for e in encode(texts_)]
     row, position, left = Row(), 0, 0
     pad = tokenizer.convert_tokens_to_ids("<|image_pad|>")

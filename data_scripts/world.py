@@ -2,16 +2,17 @@
 
 A picture is fully described by a `Scene`. Its fields fall in two kinds:
 
-* **spoken** content, which people and captions name: the main objects (kind, colour, count, pattern), the background,
-  and a small second object (prop) on one side of the main objects;
-* **unspoken** traits, which people see and captions leave out: drawing style, shade of the colour, variant of the
-  object (pose or build), and viewpoint (which way it faces).
+* **spoken** content, which people and captions name: the main objects (kind, colour, count, pattern), the
+  background, and a small second object (prop) on one side of the main objects;
+* **unspoken** traits, which people see and captions leave out: drawing style, shade of the colour, variant of
+  the object (pose or build), and viewpoint (which way it faces).
 
-Which object is the main one is never in doubt: kinds and props are disjoint sets, main objects stand large in the middle, the
-prop is small and stands at the lower left or lower right.
+Which object is the main one is never in doubt: kinds and props are disjoint sets, main objects stand large in
+the middle, the prop is small and stands at the lower left or lower right.
 
-The written rule of ground truth is `answers`: the edit holds; kind, colour, count and pattern stay unless edited;
-unspoken traits equal the reference's; only spoken content that nobody mentioned (background, prop, side of the prop) is free.
+The written rule of ground truth is `answers`: the edit holds; kind, colour, count and pattern stay unless
+edited; unspoken traits equal the reference's; only spoken content that nobody mentioned (background, prop,
+side of the prop) is free.
 """
 
 from __future__ import annotations
@@ -21,14 +22,34 @@ from dataclasses import asdict, dataclass, fields, replace
 import numpy as np
 
 KINDS = (
-    "cat", "dog", "bird", "fish", "car", "boat", "bench", "tree", "flower", "cup", "chair", "lamp", "house", "umbrella",
-)  # fmt: skip
+    "cat",
+    "dog",
+    "bird",
+    "fish",
+    "car",
+    "boat",
+    "bench",
+    "tree",
+    "flower",
+    "cup",
+    "chair",
+    "lamp",
+    "house",
+    "umbrella",
+)
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "white", "black")
 COUNTS = (1, 2, 3, 4)
 PATTERNS = ("plain", "striped", "spotted")
 BACKGROUNDS = (
-    "beach", "meadow", "autumn park", "snowy park", "city", "night sky", "desert", "room",
-)  # fmt: skip
+    "beach",
+    "meadow",
+    "autumn park",
+    "snowy park",
+    "city",
+    "night sky",
+    "desert",
+    "room",
+)
 PROPS = ("none", "ball", "box", "hat", "kite", "candle", "apple", "book", "bucket")
 SIDES = ("left", "right")
 
@@ -46,7 +67,9 @@ UNSPOKEN = ("style", "shade", "variant", "facing")
 
 @dataclass(frozen=True)
 class Scene:
-    """One picture's content. `side` is the prop's side ("left" where there is no prop, so that equal pictures are equal)."""
+    """One picture's content. `side` is the prop's side ("left" where there is no prop, so that equal pictures
+    are equal).
+    """
 
     kind: str
     colour: str
@@ -85,8 +108,8 @@ assert tuple(CHOICES) == tuple(f.name for f in fields(Scene))
 
 
 def held_out(scene: Scene) -> bool:
-    """True for the combinations that no training picture shows: a fixed tenth of all (kind, colour) pairs and a
-    tenth of all (kind, background) pairs, spread evenly so that every value is still seen in training."""
+    """True for the combinations that no training picture shows: a fixed tenth of all (kind, colour) pairs and
+    a tenth of all (kind, background) pairs, spread evenly so that every value is still seen in training."""
     kind, colour = KINDS.index(scene.kind), COLOURS.index(scene.colour)
     background = BACKGROUNDS.index(scene.background)
     return (3 * kind + colour) % 10 == 7 or (3 * kind + background) % 10 == 4
@@ -110,7 +133,9 @@ def train_scene(rng: np.random.Generator, **fixed) -> Scene:
 
 @dataclass(frozen=True)
 class Edit:
-    """A change asked of a reference: field -> new value, e.g. {"colour": "blue", "background": "snowy park"}."""
+    """A change asked of a reference: field -> new value, e.g. {"colour": "blue", "background": "snowy
+    park"}.
+    """
 
     changes: tuple[tuple[str, str | int], ...]
 

@@ -66,7 +66,9 @@ def test_gallery_holds_every_kind_of_hard_distractor(rebuilt):
     for row in rows:
         reference, target = drawn[row["reference_img_id"]][0], drawn[row["target_img_id"]][0]
         same_traits = by_unspoken[tuple(getattr(reference, n) for n in UNSPOKEN)]
-        look_alikes += any(s != reference and all(getattr(s, n) == getattr(reference, n) for n in KEPT) for s in same_traits)
+        look_alikes += any(
+            s != reference and all(getattr(s, n) == getattr(reference, n) for n in KEPT) for s in same_traits
+        )
         near_targets += any(sum(getattr(s, n) != getattr(target, n) for n in KEPT) == 1 for s in same_traits)
         other_traits += any(
             all(getattr(s, n) == getattr(target, n) for n in KEPT)
@@ -79,7 +81,12 @@ def test_gallery_holds_every_kind_of_hard_distractor(rebuilt):
 def test_held_out_combinations_are_asked_for_in_test_alone(rebuilt):
     drawn, annotations = rebuilt
     share = {
-        split: np.mean([any(held_out(drawn[i][0]) for i in (row["reference_img_id"], *row["gt_img_ids"])) for row in rows])
+        split: np.mean(
+            [
+                any(held_out(drawn[i][0]) for i in (row["reference_img_id"], *row["gt_img_ids"]))
+                for row in rows
+            ]
+        )
         for split, rows in annotations.items()
     }
     assert share["val"] == 0 and share["test"] > 0.2
@@ -103,4 +110,3 @@ def test_rule_of_ground_truth():
         mentioned = Edit((("colour", "blue"), ("background", "city")))
         assert not answers(reference, mentioned, target)
         assert answers(reference, mentioned, mentioned.apply(reference))
-
