@@ -6,8 +6,8 @@
 | Selective CoT, four stages in one call; its description goes to CLIP | ``description_only.describe`` |
 | ``F_d``: CLIP feature of the description | ``described.features`` |
 | ``F_m``: CLIP feature of ``T_m`` | ``bench.modification_features`` |
-| Anchor: ``F_q = (1-alpha) F_d + alpha F_r`` | inside :func:`cir_utils.scoring.debiased_scores` |
-| Debias: ``S_i = S_d - S_m``, ``S_f = (1+beta) S_q - beta S_i`` | the same |
+| Anchor: ``F_q = (1-alpha) F_d + alpha F_r`` | inside :func:`cir_utils.scoring.composed_query` |
+| Debias: ``S_i = S_d - S_m``, ``S_f = (1+beta) S_q - beta S_i`` | the same: ``S_f`` is one product with it |
 | rank by ``S_f`` | ``bench.output`` |
 
 Choices where the paper is silent:
@@ -20,9 +20,9 @@ Choices where the paper is silent:
 * a vague modification text (nothing explicit, nothing implied) ranks by the reference image alone, labelled
   as such.
 
-``alpha=0`` switches the Anchor off, ``beta=0`` the Debias step; both at 0 is ``description-only`` to the last
-item. ``description=plain`` leaves out Selective CoT. One MLLM call a query, and a second where the
-description repeated the reference.
+``alpha=0`` switches the Anchor off, ``beta=0`` the Debias step; both at 0 is ``description-only``.
+``description=plain`` leaves out Selective CoT. One MLLM call a query, and a second where the description
+repeated the reference.
 
 Every trace carries a hint where the first results are too close to the reference, or have lost its look
 (``cir_utils.hints``); a sign shown by a quarter of the queries becomes a note of the run.
@@ -36,7 +36,7 @@ from typing import Any
 
 from cir_utils.hints import TOP, hints, summary
 from cir_utils.methods.description_only import describe, with_fallback
-from cir_utils.scoring import debiased_scores, exact_scores, rank_by
+from cir_utils.scoring import composed_query, exact_scores, rank_by
 from cir_utils.workbench import MethodOutput, Workbench
 
 
@@ -48,11 +48,12 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     gallery = bench.gallery_features
     with bench.stage("scoring"), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        scores = with_fallback(bench, described, debiased_scores(F_r, F_d, F_m, gallery, alpha, beta))
+        query = composed_query(F_r, F_d, F_m, alpha, beta)
+        scores = with_fallback(bench, described, exact_scores(query, gallery))
         order = rank_by(scores)
     notes = [str(warning.message) for warning in warned]
     with bench.stage("hints"):
-        advice = hints(exact_scores(F_r, gallery), exact_scores(F_d, gallery), order, alpha, beta)
+        advice = hints(F_r @ gallery.T, F_d @ gallery.T, order, alpha, beta)
     useful = [hint for hint, is_vague in zip(advice, described.vague, strict=True) if not is_vague]
     for hint, is_vague, trace in zip(advice, described.vague, described.traces, strict=True):
         trace["nearness"] = {

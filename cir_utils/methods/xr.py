@@ -54,7 +54,7 @@ from torch import Tensor
 
 from cir_utils.agents import Asked, Imagined
 from cir_utils.methods.description_only import text_counts
-from cir_utils.scoring import exact_scores, four_cosines, rank_by, rerank, rrf
+from cir_utils.scoring import exact_scores, rank_by, rerank, rrf, summed_gallery
 from cir_utils.workbench import MethodOutput, Texts, Workbench
 
 
@@ -169,12 +169,14 @@ def gallery_captions(bench: Workbench) -> list[str]:
 def similarities(bench: Workbench, imagined: Imagination, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Lines 5 to 9: ``S^t`` and ``S^v``, each ``(Q, N)`` float64; zeros for a side that was not imagined.
 
-    ``captions`` are those of the gallery (needed where there is a ``C_t``)."""
+    ``captions`` are those of the gallery (needed where there is a ``C_t``). The sums are taken over the
+    gallery first: two products instead of four (:func:`cir_utils.scoring.four_cosines` is the readable form).
+    """
     if imagined.C_t is not None and imagined.C_v is not None:
         C_a = bench.encode_texts(captions).features
         with bench.stage("coarse filtering"):
-            cosines = four_cosines(imagined.C_t.features, imagined.C_v.features, C_a, bench.gallery_features)
-            return cosines.S_t, cosines.S_v
+            both = summed_gallery(C_a, bench.gallery_features)
+            return exact_scores(imagined.C_t.features, both), exact_scores(imagined.C_v.features, both)
     if imagined.C_t is not None:
         C_a = bench.encode_texts(captions).features
         with bench.stage("coarse filtering"):
