@@ -26,6 +26,7 @@ from cir_utils.errors import InputError
 from cir_utils.images import load_image
 
 DPI = 100
+COLOURS = 96
 THUMBNAIL = 160
 TARGET, REFERENCE, PLAIN, INK = "#0072B2", "#D55E00", "#9A9A9A", "#222222"
 #: Okabe and Ito's colours in an order that also differs in lightness, with a hatch and a marker each.
@@ -38,13 +39,13 @@ Picture = Path | str | Image.Image
 
 
 def figure_png(fig: Figure) -> bytes:
-    """The figure as PNG of at most 256 colours: the same bytes for the same figure, and a third of the
+    """The figure as PNG of at most `COLOURS` colours: the same bytes for the same figure, and a quarter of the
     size.
     """
     raw, small = io.BytesIO(), io.BytesIO()
     fig.savefig(raw, format="png", dpi=DPI)
     with Image.open(raw) as image:
-        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, format="PNG", optimize=True)
+        image.convert("RGB").quantize(COLOURS, kmeans=2, dither=Image.Dither.NONE).save(small, format="PNG", optimize=True)
     return small.getvalue()
 
 
@@ -114,8 +115,9 @@ def show_query(reference: Picture, text: str, targets: Sequence[Picture] = (), t
 
     Axes: one for the reference, one for the text, one a target.
     """
-    fig = _figure(2 * (2 + len(targets)), 2.55 if title else 2.25)
-    axes = fig.subplots(1, 2 + len(targets), squeeze=False)[0]
+    fig = _figure(1.45 * (1 + len(targets)) + 1.9, 2.05 if title else 1.75)
+    ratios = {"width_ratios": [1.45, 1.9] + [1.45] * len(targets)}
+    axes = fig.subplots(1, 2 + len(targets), squeeze=False, gridspec_kw=ratios)[0]
     _show(axes[0], reference, "reference")
     axes[0].set_xlabel("reference image", fontsize=9)
     _text(axes[1], f"“{text}”" + (" →" if targets else ""))
