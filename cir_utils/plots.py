@@ -39,13 +39,15 @@ Picture = Path | str | Image.Image
 
 
 def figure_png(fig: Figure) -> bytes:
-    """The figure as PNG of at most `COLOURS` colours: the same bytes for the same figure, and a quarter of the
-    size.
+    """The figure as PNG of at most `COLOURS` colours: the same bytes for the same figure, and a quarter
+    of the size.
     """
     raw, small = io.BytesIO(), io.BytesIO()
     fig.savefig(raw, format="png", dpi=DPI)
     with Image.open(raw) as image:
-        image.convert("RGB").quantize(COLOURS, kmeans=2, dither=Image.Dither.NONE).save(small, format="PNG", optimize=True)
+        image.convert("RGB").quantize(COLOURS, kmeans=2, dither=Image.Dither.NONE).save(
+            small, format="PNG", optimize=True
+        )
     return small.getvalue()
 
 
