@@ -31,7 +31,7 @@ from transformers import PreTrainedTokenizerFast
 from data_scripts import texts
 from data_scripts.mini_models import IMAGE_SIZE, SPECIAL, build_tokenizer
 from data_scripts.pool import add_history, decode_scene, open_pool
-from data_scripts.train_mini_vlm import HEAD_WEIGHTS, MEAN, STD, augment
+from data_scripts.train_mini_vlm import HEAD_WEIGHTS, MEAN, STD, attention, augment
 from data_scripts.world import CHOICES, Scene
 
 PAD, START, END = (SPECIAL.index(name) for name in ("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
@@ -99,18 +99,18 @@ def write_folder(folder: Path) -> None:
     (folder / "open_clip_config.json").write_text(json.dumps(clip_config(len(tokenizer)), indent=2) + "\n")
 
 
-def training_text(rng: np.random.Generator, scene: Scene) -> str:
+def training_text(rng: np.random.Generator, scene: Scene, long: bool) -> str:
     """One text for a picture: caption, dense caption, short phrase, modification phrase whose result the
-    picture shows, or long.
+    picture shows, or (``long``, for half of them) several captions in a row.
     """
-    roll = rng.random()
+    roll = rng.random() + 0.5 * long
     if roll < 0.15:
         return texts.caption(scene)
     if roll < 0.32:
         return texts.dense_caption(rng, scene)
     if roll < 0.70:
         return texts.short_text(rng, scene)
-    if roll < 0.92:
+    if roll < 1.0:
         return result_of_edit(rng, scene)
     parts = [texts.dense_caption(rng, scene) for _ in range(rng.integers(2, 5))]
     return ". ".join(parts)
@@ -135,7 +135,8 @@ class Batches(IterableDataset):
         pixels, scenes = open_pool(self.pool)
         while True:
             chosen = np.sort(rng.choice(len(scenes), self.size, replace=False))
-            said = [training_text(rng, decode_scene(row)) for row in scenes[chosen]]
+            long = bool(rng.random() < 0.1)  # whole batches, so that the others need no padding
+            said = [training_text(rng, decode_scene(row), long) for row in scenes[chosen]]
             tokens = tokenizer(
                 said, padding="longest", truncation=True, max_length=CONTEXT, return_tensors="pt"
             ).input_ids
@@ -224,6 +225,7 @@ def train(args, model, heads, trained, optimizer, checkpoint: Path) -> None:
             Batches(args.pool, args.batch, args.seed), batch_size=None, num_workers=1, prefetch_factor=4
         )
     )
+    F.scaled_dot_product_attention = attention
     started = saved = time.time()
     step, window = 0, []
     model.train()

@@ -62,6 +62,13 @@ def augment(rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
     return out
 
 
+def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *_, **__) -> Tensor:
+    """Scaled dot-product attention as plain products: on a CPU the fused kernel's backward is far slower."""
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    scores = scores if attn_mask is None else scores + attn_mask.to(scores.dtype)
+    return torch.softmax(scores, -1, dtype=v.dtype) @ v
+
+
 class FastVision(nn.Module):
     """The same tower, computed for pictures of one size as a batch instead of a list (checked equal at the
     start).
@@ -91,7 +98,7 @@ class FastVision(nn.Module):
                 .permute(2, 0, 3, 1, 4)
             )
             q, k = _turn(q, cos.to(q.dtype), sin.to(q.dtype)), _turn(k, cos.to(k.dtype), sin.to(k.dtype))
-            mixed = F.scaled_dot_product_attention(q, k, value).transpose(1, 2).reshape(n, length, width)
+            mixed = attention(q, k, value).transpose(1, 2).reshape(n, length, width)
             x = x + attn.proj(mixed)
             x = x + block.mlp(F.rms_norm(x, (width,), block.norm2.weight, block.norm2.variance_epsilon))
         return v.merger(x.reshape(-1, width)).view(n, length // MERGE**2, -1)
