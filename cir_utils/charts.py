@@ -65,13 +65,14 @@ def curves(
     for name, place in (marks or {}).items():
         axes.axvline(place, color=INK, linestyle=":", linewidth=1)
         axes.annotate(
-            name, (place, 1.0), (3, -3), xycoords=("data", "axes fraction"), textcoords="offset points",
-            fontsize=9, va="top", color=INK,
+            name, (place, 0.0), (3, 3), xycoords=("data", "axes fraction"), textcoords="offset points",
+            fontsize=9, va="bottom", color=INK,
         )  # fmt: skip
     heights = _spread([values[-1] for values in series.values()], *axes.get_ylim(), len(series))
+    over = max(0.0, max(heights) - axes.get_ylim()[1])  # labels pushed out at the top move down together
     for i, (name, height) in enumerate(zip(series, heights, strict=True)):
         axes.annotate(
-            name, (x[-1], height), (8, 0), textcoords="offset points", va="center", fontsize=9,
+            name, (x[-1], height - over), (8, 0), textcoords="offset points", va="center", fontsize=9,
             color=_dark(SERIES[i % len(SERIES)]), fontweight="bold", annotation_clip=False,
         )  # fmt: skip
     axes.set(xlabel=xlabel, ylabel=ylabel)
