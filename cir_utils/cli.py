@@ -65,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.showwarning = _warn
     try:
         code = app(args=None if argv is None else list(argv), prog_name="cir", standalone_mode=False)
+        if code == 130:  # how typer reports an interruption
+            return _fail("interrupted", 1)
         return {None: 0, 0: 0, 2: 2}.get(code, 1)
     except InputError as error:
         return _fail(str(error), 2)
@@ -145,13 +147,14 @@ def evaluate_command(
     benchmark: BenchmarkOption,
     split: Annotated[str, typer.Option("--split", "-s", help="Split that the file is about.")],
     root: RootOption = None,
+    shared_concept: ConceptOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Score a rankings or server file against annotations. Needs no images and no model."""
     with _only_result_on_stdout():
         from cir_utils.evaluation import evaluate_file
 
-        result = evaluate_file(file, benchmark, split, root)
+        result = evaluate_file(file, benchmark, split, root, shared_concept=shared_concept)
     if as_json:
         print(json.dumps(result, ensure_ascii=False, allow_nan=False))
         return

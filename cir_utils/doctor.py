@@ -9,6 +9,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -18,7 +19,7 @@ from typing import Any
 
 from cir_utils import __version__
 from cir_utils.errors import InputError
-from cir_utils.profiles import Profile, default_cache_dir, load_profile
+from cir_utils.profiles import PACKAGE, Profile, default_cache_dir, load_profile
 
 NOTEBOOK_MODULES = ("papermill", "nbformat", "nbconvert", "ipykernel")
 #: Free room below which a cache folder is called too small, in bytes.
@@ -92,7 +93,7 @@ def _packages() -> list[Check]:
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
-        wanted = [Requirement(text) for text in requires("cir-utils") or [] if "extra ==" not in text]
+        wanted = [Requirement(text) for text in _required() if "extra ==" not in text]
     except (PackageNotFoundError, InvalidRequirement):
         return [
             Check("packages", False, "cir_utils is not installed", "run `make setup`, or `pip install -e .`")
@@ -110,6 +111,18 @@ def _packages() -> list[Check]:
             bad.append(f"{requirement.name} {have} is not {requirement.specifier}")
     mend = "run `make setup`, or `pip install -r requirements.lock`"
     return [Check("packages", not bad, "; ".join(bad) or f"{len(wanted)} as required", mend if bad else "")]
+
+
+def _required() -> list[str]:
+    """What the installed package requires; in a checkout that is not installed, what its project file
+    says."""
+    try:
+        return requires("cir-utils") or []
+    except PackageNotFoundError:
+        project = PACKAGE.parent / "pyproject.toml"
+        if not project.is_file():
+            raise
+        return tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
 
 
 def _device(device: str) -> str:

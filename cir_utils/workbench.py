@@ -196,8 +196,8 @@ class Workbench:
         gallery = self.benchmark.gallery
         best = scores.gather(1, order[:, :TRACE_TOP]).tolist()
         rankings = {}
-        for query, trace, row, values in zip(self.queries, traces, order.tolist(), best, strict=True):
-            rankings[query.id] = [gallery[place] for place in row]
+        for query, trace, row, values in zip(self.queries, traces, order, best, strict=True):
+            rankings[query.id] = [gallery[place] for place in row.tolist()]
             trace["top"] = [[image, value] for image, value in zip(rankings[query.id], values, strict=False)]
         return MethodOutput(rankings, traces, counts or {}, notes or [])
 

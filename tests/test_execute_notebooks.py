@@ -1,0 +1,57 @@
+"""The script that fills the committed notebooks: all or none, and nothing of this machine in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from data_scripts import execute_notebooks
+
+
+def write(path: Path, *cells: str) -> None:
+    node = nbformat.v4.new_notebook()
+    node.cells = [nbformat.v4.new_code_cell("N = 3", metadata={"tags": ["parameters"]})]
+    node.cells += [nbformat.v4.new_code_cell(cell) for cell in cells]
+    path.parent.mkdir(exist_ok=True)
+    nbformat.write(node, path)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(execute_notebooks, "ROOT", tmp_path)
+    monkeypatch.setattr(execute_notebooks, "WORK", tmp_path / "work")
+    return tmp_path / "notebooks"
+
+
+def test_outputs_are_written_back(place: Path) -> None:
+    write(place / "00_a.ipynb", "print(N)")
+    assert execute_notebooks.main([]) == 0
+    node = nbformat.read(place / "00_a.ipynb", as_version=4)
+    assert len(node.cells) == 2 and node.cells[1].outputs[0].text == "3\n"
+    assert set(node.metadata) == {"kernelspec", "language_info"}
+
+
+def test_one_failure_leaves_all_as_they_were(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(place / "00_a.ipynb", "print(N)")
+    write(place / "01_b.ipynb", "raise KeyError('x')")
+    before = (place / "00_a.ipynb").read_bytes()
+    assert execute_notebooks.main([]) == 1
+    assert "notebook 01_b.ipynb: cell [2] failed: KeyError" in capsys.readouterr().err
+    assert (place / "00_a.ipynb").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("cell", "fault"),
+    [
+        ("import os; print(os.path.join(os.path.abspath('..'), 'secret'))", "holds the path"),
+        ("print('x' * 1_100_000)", "has 1,1"),
+    ],
+)
+def test_paths_and_bulk_are_refused(
+    place: Path, cell: str, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(place / "00_a.ipynb", cell)
+    assert execute_notebooks.main(["00"]) == 1
+    assert fault in capsys.readouterr().err
