@@ -33,8 +33,7 @@ lab: setup  ## Open the notebooks in JupyterLab
 	@$(PY) -m jupyter lab notebooks
 
 notebooks: setup  ## Execute the committed notebooks in place
-	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 $(PY) -m jupyter nbconvert --to notebook --inplace --execute \
-		--ExecutePreprocessor.record_timing=False notebooks/[0-9]*.ipynb
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 $(PY) -m data_scripts.execute_notebooks
 
 test: setup  ## Run the tests, notebooks included
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
