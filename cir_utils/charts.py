@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from cir_utils.errors import InputError
 from cir_utils.plots import (
@@ -61,6 +61,9 @@ def curves(
         )  # fmt: skip
     if log_x:
         axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        if max(x) < 100 * min(x):
+            axes.set_xticks(list(x))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     for name, place in (marks or {}).items():
         axes.axvline(place, color=INK, linestyle=":", linewidth=1)
