@@ -109,7 +109,9 @@ class Oracle:
             return target
         if agent == "selective_cot":
             assert scene is not None
-            description = f"{colour} {scene[1]}" + (" on the beach" * 40 if self.long_descriptions else "")
+            description = f"{colour} {scene[1]}"
+            if self.long_descriptions:
+                description = scene[1] + " on the beach" * 40 + f", {colour}"
             return json.dumps(
                 {
                     "understanding": caption_of(scene),

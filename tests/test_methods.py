@@ -121,13 +121,29 @@ def test_a_vague_text_falls_back_to_the_reference_and_says_so(bench: Workbench) 
         assert not any(other["vague"] for other in output.traces[:7])
 
 
-def test_cut_and_unknown_words_are_counted(world: Path, tiny_clip: Path, cache: Path) -> None:
+def test_a_long_description_is_cut_behind_its_changes_and_counted(
+    world: Path, tiny_clip: Path, cache: Path
+) -> None:
     bench = open_bench(world, tiny_clip, cache, oracle=Oracle(long_descriptions=True))
     output = run(bench, "sdr-cir")
     assert output.counts["cut_texts"] == 8
-    assert output.traces[0]["cut"]
+    trace = output.traces[0]
+    assert trace["cut"]
+    said = dict(trace["said"])
+    sent = said["cut: encoded with its changes in front"]
+    assert sent == f"red. {said['target description']}" and sent.startswith("red. cat on the beach")
+    only = run(bench, "description-only").rankings["0"]
+    scores = bench.encode_texts([sent]).features @ bench.gallery_features.T
+    assert only == [IDS[place] for place in rank_by(scores)[0].tolist()]
+    # The vague query has no changes to put in front.
+    assert "cut: encoded with its changes in front" not in dict(output.traces[7]["said"])
+
+
+def test_unknown_words_are_listed_and_counted(bench: Workbench) -> None:
+    output = run(bench, "sdr-cir")
     assert output.counts["unknown_words"] == 1
     assert output.traces[7]["unknown_words"] == ["better"]
+    assert output.traces[0]["unknown_words"] == []
 
 
 def test_settings_outside_the_known_range_become_notes(bench: Workbench) -> None:

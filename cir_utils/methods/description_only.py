@@ -8,8 +8,8 @@ differ in the scoring alone.
 What the method's error table demands happens here:
 
 * a description that merely repeats the reference was asked for again by the agent (counted: ``asked_again``);
-* a text over CLIP's context is cut, its end token kept; what the prompt puts first, the changes, survives
-  (``cut_texts``);
+* a text over CLIP's context is cut, its end token kept, and counted (``cut_texts``); before a description is
+  cut its explicit targets are put in front of it, so that they survive;
 * a vague text (no explicit and no implicit target) has nothing to search for: that query falls back to
   retrieval by the reference image, its trace says so and lists attributes that one could specify (``vague``).
   A plain description has no stages, so it is never found vague;
@@ -62,6 +62,14 @@ def describe(bench: Workbench, how: str) -> Descriptions:
             answers = [*bench.agents.describe_target(bench.reference_paths, bench.texts)]
     texts = [answer.text if isinstance(answer, Text) else answer.description for answer in answers]
     encoded, modifications = bench.encode_texts(texts), bench.encode_texts(bench.texts)
+    if any(encoded.cut):
+        sent = [
+            changes_first(answer, text) if is_cut else text
+            for answer, text, is_cut in zip(answers, texts, encoded.cut, strict=True)
+        ]
+        encoded = bench.encode_texts(sent)
+    else:
+        sent = texts
     traces = bench.plain_traces()
     vague, asked_again, repeating, fallbacks = [], 0, 0, 0
     for number, (answer, trace) in enumerate(zip(answers, traces, strict=True)):
@@ -77,6 +85,8 @@ def describe(bench: Workbench, how: str) -> Descriptions:
         else:
             vague.append(False)
         fallbacks += answer.fallback
+        if sent[number] != texts[number]:
+            trace["said"].append(["cut: encoded with its changes in front", sent[number]])
         trace["vague"] = vague[-1]
         trace["cut"] = encoded.cut[number] or modifications.cut[number]
         trace["unknown_words"] = list(dict.fromkeys(encoded.unknown[number] + modifications.unknown[number]))
@@ -89,6 +99,15 @@ def describe(bench: Workbench, how: str) -> Descriptions:
         **text_counts([encoded, modifications]),
     }
     return Descriptions(texts, encoded.features, vague, traces, counts)
+
+
+def changes_first(answer: Described | Text, text: str) -> str:
+    """A description that is too long for CLIP, with the explicit targets put in front of it ("colour: blue"
+    gives blue), so that the cut cannot take them. A plain description names no targets and stays as it is."""
+    if not isinstance(answer, Described) or answer.answer is None:
+        return text
+    changes = [target.partition(":")[2].strip() or target for target in answer.answer.explicit_targets]
+    return f"{', '.join(changes)}. {text}" if changes else text
 
 
 def with_fallback(bench: Workbench, described: Descriptions, scores: Tensor) -> Tensor:
