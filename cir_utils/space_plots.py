@@ -161,13 +161,15 @@ def feature_map(
     *,
     xlabel: str = "",
     ylabel: str = "",
+    lines: Mapping[str, tuple[float, float, float]] | None = None,
     title: str = "",
 ) -> Figure:
-    """A map of features: the gallery as small dots, true targets as ticks in a ring, named `points` as larger
-    marks joined to their names.
+    """A map of features: the gallery as small dots, true targets as crosses in a ring, named `points` as
+    larger marks.
 
-    `gallery` `(N, 2)` and every point are coordinates that the caller has chosen (two directions of the
-    feature space). One axes. Raises `InputError` when the shapes do not fit.
+    `gallery` `(N, 2)` and every point are coordinates that the caller has chosen, such as two cosines. Of
+    `lines`, `(a, b, c)` is the line `a x + b y = c`. One axes. Raises `InputError` when the shapes do not
+    fit.
     """
     dots = np.asarray(gallery, dtype=np.float64)
     marked = np.asarray(targets, dtype=bool)
@@ -175,8 +177,9 @@ def feature_map(
         raise InputError(
             f"feature map: expected coordinates (N, 2) and N marks, got {dots.shape} and {marked.shape}"
         )
-    fig = _figure(6.4, 4.4)
+    fig = _figure(6.4, 4.6)
     axes = fig.subplots()
+    axes.margins(0.08)
     axes.plot(*dots[~marked].T, ".", color=PLAIN, markersize=3, linestyle="", label="gallery picture")
     axes.plot(
         *dots[marked].T, "o", color="white", markeredgecolor=TARGET, markeredgewidth=2, markersize=10,
@@ -189,12 +192,18 @@ def feature_map(
             markeredgecolor=INK, linestyle="", label=name,
         )  # fmt: skip
         axes.annotate(
-            name.split(" ")[0], place, (9, 6), textcoords="offset points", fontsize=10, fontweight="bold",
+            name.split(" ")[0], place, (-9, -14), textcoords="offset points", fontsize=10, fontweight="bold",
             bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
         )  # fmt: skip
+    for i, (name, (a, b, c)) in enumerate((lines or {}).items()):
+        style = ("--", "-", ":", "-.")[i % 4]
+        if abs(b) > 1e-12:
+            axes.axline((0, c / b), slope=-a / b, color=INK, linestyle=style, linewidth=1.5, label=name)
+        else:
+            axes.axvline(c / a, color=INK, linestyle=style, linewidth=1.5, label=name)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.spines[["top", "right"]].set_visible(False)
-    fig.legend(loc="outside right upper", fontsize=8, frameon=False)
+    fig.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
     if title:
         axes.set_title(title, fontsize=11)
     return fig

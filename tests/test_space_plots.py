@@ -73,5 +73,10 @@ def test_feature_map_shows_targets_and_named_points():
     axes = fig.axes[0]
     assert [line.get_xdata().tolist() for line in axes.lines] == [[2, 4, 6, 8], [0], [0], [1], [2]]
     assert {"F_r", "F_r (reference)", "F_d", "true target"} <= set(texts(fig))
+    lines = {"upright": (2.0, 0.0, 1.0), "sloping": (1.0, 2.0, 4.0)}
+    axes = feature_map(np.eye(2), [False, True], {}, lines=lines).axes[0]
+    upright, sloping = axes.lines[-2:]
+    assert list(upright.get_xdata()) == [0.5, 0.5]
+    assert (sloping.get_xy1(), sloping.get_slope()) == ((0, 2.0), -0.5)
     with pytest.raises(InputError, match="coordinates \\(N, 2\\) and N marks"):
         feature_map(np.zeros((3, 3)), [True] * 3, {})
