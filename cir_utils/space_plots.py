@@ -114,7 +114,8 @@ def similarity_matrix(
             light = colour[:3] @ (0.299, 0.587, 0.114) > 0.5
             place.text(
                 0.5, 0.5, f"{round(table[row, column], 2) + 0.0:.2f}", transform=place.transAxes, ha="center",
-                va="center", fontsize=9, color="black" if light else "white", fontweight="bold" if top else "normal",
+                va="center", fontsize=9, color="black" if light else "white",
+                fontweight="bold" if top else "normal",
             )  # fmt: skip
     if title:
         fig.suptitle(title, fontsize=11)
