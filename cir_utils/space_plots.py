@@ -196,13 +196,14 @@ def feature_map(
             name.split(" ")[0], place, (-9, -14), textcoords="offset points", fontsize=10, fontweight="bold",
             bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
         )  # fmt: skip
+    limits = {"xlim": axes.get_xlim(), "ylim": axes.get_ylim()}  # lines may leave the picture
     for i, (name, (a, b, c)) in enumerate((lines or {}).items()):
         style = ("--", "-", ":", "-.")[i % 4]
         if abs(b) > 1e-12:
             axes.axline((0, c / b), slope=-a / b, color=INK, linestyle=style, linewidth=1.5, label=name)
         else:
             axes.axvline(c / a, color=INK, linestyle=style, linewidth=1.5, label=name)
-    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.set(xlabel=xlabel, ylabel=ylabel, **limits)
     axes.spines[["top", "right"]].set_visible(False)
     fig.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
     if title:

@@ -75,6 +75,7 @@ def test_feature_map_shows_targets_and_named_points():
     assert {"F_r", "F_r (reference)", "F_d", "true target"} <= set(texts(fig))
     lines = {"upright": (2.0, 0.0, 1.0), "sloping": (1.0, 2.0, 4.0)}
     axes = feature_map(np.eye(2), [False, True], {}, lines=lines).axes[0]
+    assert axes.get_ylim()[1] < 1.5, "lines do not stretch the picture"
     upright, sloping = axes.lines[-2:]
     assert list(upright.get_xdata()) == [0.5, 0.5]
     assert (sloping.get_xy1(), sloping.get_slope()) == ((0, 2.0), -0.5)
