@@ -31,7 +31,7 @@ from transformers import PreTrainedTokenizerFast
 from data_scripts import texts
 from data_scripts.mini_models import IMAGE_SIZE, SPECIAL, build_tokenizer
 from data_scripts.pool import add_history, decode_scene, open_pool
-from data_scripts.train_mini_vlm import HEAD_WEIGHTS, MEAN, STD, attention, augment
+from data_scripts.train_mini_vlm import HEAD_WEIGHTS, MEAN, STD, AttributeHeads, attention, augment
 from data_scripts.world import CHOICES, Scene
 
 PAD, START, END = (SPECIAL.index(name) for name in ("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
@@ -160,19 +160,25 @@ def encode_text(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 class Heads(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.classifiers = nn.ModuleList(nn.Linear(width, len(choices)) for choices in CHOICES.values())
+    """Attribute classifiers on the image embedding, and attention-pooled ones on the picture tokens, which
+    learn small things much sooner, and the tower with them.
+    """
 
-    def loss(self, features: Tensor, labels: Tensor) -> tuple[Tensor, np.ndarray]:
+    def __init__(self, embed_dim: int, width: int) -> None:
+        super().__init__()
+        self.classifiers = nn.ModuleList(nn.Linear(embed_dim, len(choices)) for choices in CHOICES.values())
+        self.tokens = AttributeHeads(width)
+
+    def loss(self, features: Tensor, tokens: Tensor, labels: Tensor) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        """(loss, hits of the embedding's classifiers, hits of the tokens' classifiers)."""
         logits = [classify(features).float() for classify in self.classifiers]
         weights = [HEAD_WEIGHTS.get(name, 1.0) for name in CHOICES]
-        loss = sum(
+        losses = [
             w * F.cross_entropy(z, labels[:, i]) for i, (w, z) in enumerate(zip(weights, logits, strict=True))
-        )
-        return loss / sum(weights), np.array(
-            [(z.argmax(1) == labels[:, i]).float().mean() for i, z in enumerate(logits)]
-        )
+        ]
+        hits = np.array([(z.argmax(1) == labels[:, i]).float().mean().item() for i, z in enumerate(logits)])
+        token_loss, token_hits = self.tokens.loss(tokens, labels)
+        return 0.5 * sum(losses) / sum(weights) + token_loss, hits, token_hits.numpy()
 
 
 def export(model: nn.Module, folder: Path) -> None:
@@ -188,6 +194,9 @@ def main() -> None:
     )
     parser.add_argument("--pool", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--stage", choices=("vision", "full"), default="full", help="vision: attributes alone"
+    )
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--batch", type=int, default=160)
@@ -198,7 +207,8 @@ def main() -> None:
     torch.manual_seed(args.seed)
     write_folder(args.out)
     model = open_clip.create_model(f"local-dir:{args.out}", load_weights=False, precision="fp32")
-    heads = Heads(model.visual.output_dim)
+    heads = Heads(model.visual.output_dim, model.visual.conv1.out_channels)
+    model.visual.output_tokens = True
     trained = [*model.parameters(), *heads.parameters()]
     groups = [
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": 0.1},
@@ -211,7 +221,7 @@ def main() -> None:
     elif checkpoint.exists():
         tensors = load_file(checkpoint)
         model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
-        heads.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("heads.")})
+        heads.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("heads.")}, strict=False)
     if args.minutes > 0:
         train(args, model, heads, trained, optimizer, checkpoint)
     if args.export:
@@ -235,13 +245,18 @@ def train(args, model, heads, trained, optimizer, checkpoint: Path) -> None:
             group["lr"] = rate
         batch = next(batches)
         with torch.autocast("cpu", torch.bfloat16):
-            image = F.normalize(model.visual(batch["pixels"]).float(), dim=-1)
-            text = F.normalize(encode_text(model, batch["tokens"]).float(), dim=-1)
-        logits = model.logit_scale.exp() * image @ text.T
-        target = torch.arange(len(logits))
-        contrast = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
-        head_loss, hits = heads.loss(image * 10, batch["labels"])
-        loss = contrast + 0.5 * head_loss
+            pooled, tokens = model.visual(batch["pixels"])
+            image = F.normalize(pooled.float(), dim=-1)
+            loss, hits, token_hits = heads.loss(image * 10, tokens, batch["labels"])
+            contrast, right = torch.zeros(()), 0.0
+            if args.stage == "full":
+                text = F.normalize(encode_text(model, batch["tokens"]).float(), dim=-1)
+        if args.stage == "full":
+            logits = model.logit_scale.exp() * image @ text.T
+            target = torch.arange(len(logits))
+            contrast = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+            right = (logits.argmax(1) == target).float().mean().item()
+            loss = contrast + 0.5 * loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(trained, 1.0)
@@ -249,10 +264,12 @@ def train(args, model, heads, trained, optimizer, checkpoint: Path) -> None:
         with torch.no_grad():
             model.logit_scale.clamp_(0, 4.6052)
         step += 1
-        window.append((contrast.item(), (logits.argmax(1) == target).float().mean().item(), hits))
+        window.append((contrast.item(), right, hits, token_hits))
         if step % 50 == 0:
-            contrasts, right, fields = (np.mean([w[i] for w in window], axis=0) for i in range(3))
-            named = " ".join(f"{name} {100 * value:.0f}" for name, value in zip(CHOICES, fields, strict=True))
+            contrasts, right, *fields = (np.mean([w[i] for w in window], axis=0) for i in range(4))
+            named = " ".join(
+                f"{n} {100 * a:.0f}/{100 * b:.0f}" for n, a, b in zip(CHOICES, *fields, strict=True)
+            )
             minutes = (time.time() - started) / 60
             print(
                 f"{minutes:5.1f} min step {step} contrast {contrasts:.3f} in-batch {right:.3f} | {named}",
@@ -268,6 +285,7 @@ def train(args, model, heads, trained, optimizer, checkpoint: Path) -> None:
     seconds = round(time.time() - started)
     add_history(
         args.out,
+        stage=args.stage,
         seconds=seconds,
         steps=step,
         pictures=step * args.batch,

@@ -31,7 +31,7 @@ from data_scripts import vlm_examples as ex
 from data_scripts.draw import draw_scene
 from data_scripts.mini_models import IMAGE_SIZE, MERGE, PATCH, build_vlm, image_processor
 from data_scripts.pool import add_history, decode_scene, jpeg, open_pool
-from data_scripts.world import CHOICES
+from data_scripts.world import CHOICES, train_scene
 
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])
 STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])
@@ -217,12 +217,12 @@ class Batches(IterableDataset):
             extra.append(np.asarray(draw_scene(second, seed=int(rng.integers(2**31)))))
             rows.append(ex.build_row(self.tokenizer, 2, ex.pair_branches(rng, scene, second, 6)))
         for _ in range(n_captions):
-            scene = ex.train_scene(rng)
+            scene = train_scene(rng)
             shared = f"caption: {ex.texts.caption(scene)}\n"
             branches = ex.caption_branches(rng, scene, self.mix["verify_caption"])
             rows.append(ex.build_row(self.tokenizer, 0, branches, shared))
         for _ in range(n_questions):
-            branches = [ex._describing(rng, ex.train_scene(rng), "questions") for _ in range(2)]
+            branches = [ex._describing(rng, train_scene(rng), "questions") for _ in range(2)]
             rows.append(ex.build_row(self.tokenizer, 0, branches))
         pictures = augment(rng, np.concatenate([images, np.stack(extra)]) if extra else images)
         # image order follows the rows: first pictures, then (first, second) of each pair
@@ -368,7 +368,7 @@ def load_checkpoint(path: Path, model, heads, optimizer=None) -> None:
             optimizer.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
 
 
-MIX = {"pictures": 40, "pairs": 2, "captions": 8, "questions": 3, "verify_picture": 6, "verify_caption": 6}
+MIX = {"pictures": 24, "pairs": 1, "captions": 5, "questions": 2, "verify_picture": 6, "verify_caption": 6}
 
 
 def main() -> None:
