@@ -98,4 +98,4 @@ if __name__ == "__main__":
         (MODELS / model / "figures.json").write_text(
             json.dumps({k: v for k, v in measured.items() if k.startswith(model)}, indent=1) + "\n"
         )
-    write_manifest(MODELS)
+        write_manifest(MODELS / model)

@@ -300,7 +300,8 @@ def _add_fine(
     gallery = bench.benchmark.gallery
     for row, (trace, asked) in enumerate(zip(traces, questions.asked, strict=True)):
         trace["questions"] = [statement.model_dump() for statement in asked.statements]
-        trace["said"].append(["asked", "; ".join(statement.statement for statement in asked.statements)])
+        listed = (f"{s.statement} ({'true' if s.answer else 'false'})" for s in asked.statements)
+        trace["said"].append(["asked, with the expected answers", "; ".join(listed)])
         trace["agents"].append(asked.trace)
         trace["coarse_top"] = [gallery[place] for place in head[row, :10].tolist()]
         trace["verified"] = [
