@@ -67,7 +67,8 @@ def card(name: str, figures: dict[str, dict[str, float]]) -> str:
     stretches = json.loads((folder / "training.json").read_text())
     lines = [CARDS[name].format(millions=weights.stat().st_size / 2e6)]
     lines.append(
-        "| stretch | seconds (one or two shared CPU cores) | steps | pictures | learning rate |\n|---|---|---|---|---|"
+        "| stretch | seconds (one or two shared CPU cores) | steps | pictures | learning rate |\n"
+        "|---|---|---|---|---|"
     )
     for number, s in enumerate(stretches, start=1):
         stage = s.get("stage", "contrastive")
