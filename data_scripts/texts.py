@@ -531,7 +531,6 @@ def vocabulary_lines() -> list[str]:
     return [" ".join(fashion), *(f" {w}" for w in fashion)]
 
 
-__all__ = [name for name in dir() if not name.startswith("_")]
 assert (
     set(STYLE_PHRASES) == set(STYLES)
     and set(PLACES) == set(BACKGROUNDS)

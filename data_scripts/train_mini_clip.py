@@ -1,12 +1,13 @@
 """Train mini-CLIP, an open_clip model of its own size, on `train` worlds only.
 
-    python -m data_scripts.train_mini_clip --pool work/pool --out work/clip --minutes 25 --export
-    cir_utils/mini/models/mini-clip
+    python -m data_scripts.train_mini_clip --pool work/pool --out work/clip --minutes 25 \\
+        --export cir_utils/mini/models/mini-clip
 
 Contrastive loss over pictures and texts of every length: full captions in many forms, short noun phrases, and
 bare modification phrases, a third of the descriptive ones naming the drawing style, as alt-texts do.
-Attribute heads on the image embedding help at the start. Checkpoints every few minutes and resumes from
-`--out`; `--from FOLDER` goes on from shipped weights with a fresh optimiser.
+Attribute heads on the picture tokens and the image embedding help; `--stage vision` trains with them alone.
+Checkpoints its weights every few minutes and goes on from those in `--out`, with a fresh optimiser; `--from
+FOLDER` goes on from shipped weights, with their tokenizer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers, processors
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from data_scripts import texts
 from data_scripts.mini_models import IMAGE_SIZE, SPECIAL, build_tokenizer
@@ -91,8 +92,15 @@ def clip_config(vocab_size: int) -> dict:
     }
 
 
-def write_folder(folder: Path) -> None:
-    """Config and tokenizer, as open_clip's `local-dir:` wants them."""
+def copy_frame(source: Path, folder: Path) -> None:
+    """Config and tokenizer of another folder: weights and token ids belong together."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("open_clip_config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / name, folder / name)
+
+
+def write_frame(folder: Path) -> None:
+    """New config and tokenizer, as open_clip's `local-dir:` wants them."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = clip_tokenizer()
     tokenizer.save_pretrained(folder)
@@ -125,13 +133,13 @@ def result_of_edit(rng: np.random.Generator, scene: Scene) -> str:
 
 
 class Batches(IterableDataset):
-    def __init__(self, pool: Path, size: int, seed: int) -> None:
-        self.pool, self.size, self.seed = pool, size, seed
+    def __init__(self, pool: Path, frame: Path, size: int, seed: int) -> None:
+        self.pool, self.frame, self.size, self.seed = pool, frame, size, seed
 
     def __iter__(self):
         torch.set_num_threads(1)
         rng = np.random.default_rng([self.seed, int(time.time())])
-        tokenizer = clip_tokenizer()
+        tokenizer = AutoTokenizer.from_pretrained(self.frame, local_files_only=True)
         pixels, scenes = open_pool(self.pool)
         while True:
             chosen = np.sort(rng.choice(len(scenes), self.size, replace=False))
@@ -182,7 +190,6 @@ class Heads(nn.Module):
 
 
 def export(model: nn.Module, folder: Path) -> None:
-    write_folder(folder)
     state = {k: v.detach().to(torch.float16).contiguous() for k, v in model.state_dict().items()}
     save_file(state, folder / "open_clip_model.safetensors", metadata={"format": "pt"})
     os.chmod(folder / "open_clip_model.safetensors", 0o644)
@@ -205,7 +212,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    write_folder(args.out)
+    if args.start:
+        copy_frame(args.start, args.out)
+    elif not (args.out / "tokenizer.json").exists():
+        write_frame(args.out)
     model = open_clip.create_model(f"local-dir:{args.out}", load_weights=False, precision="fp32")
     heads = Heads(model.visual.output_dim, model.visual.conv1.out_channels)
     model.visual.output_tokens = True
@@ -225,6 +235,7 @@ def main() -> None:
     if args.minutes > 0:
         train(args, model, heads, trained, optimizer, checkpoint)
     if args.export:
+        copy_frame(args.out, args.export)
         export(model, args.export)
         shutil.copy(args.out / "history.json", args.export / "training.json")
 
@@ -232,7 +243,10 @@ def main() -> None:
 def train(args, model, heads, trained, optimizer, checkpoint: Path) -> None:
     batches = iter(
         DataLoader(
-            Batches(args.pool, args.batch, args.seed), batch_size=None, num_workers=1, prefetch_factor=4
+            Batches(args.pool, args.out, args.batch, args.seed),
+            batch_size=None,
+            num_workers=1,
+            prefetch_factor=4,
         )
     )
     F.scaled_dot_product_attention = attention

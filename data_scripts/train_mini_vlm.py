@@ -25,7 +25,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from data_scripts import vlm_examples as ex
 from data_scripts.draw import draw_scene
@@ -399,6 +399,9 @@ def main() -> None:
             args.start, dtype=torch.float32, local_files_only=True
         )
         model.load_state_dict(shipped.state_dict())
+        tokenizer = AutoTokenizer.from_pretrained(
+            args.start, local_files_only=True
+        )  # its ids, not a new one's
     if args.stage == "vision":
         trained = [*model.model.visual.parameters(), *heads.parameters()]
     else:
