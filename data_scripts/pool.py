@@ -33,8 +33,9 @@ JPEG = {
 
 
 def jpeg(picture: Image.Image) -> Image.Image:
+    """The picture after a trip through JPEG (the quick form of it, with the same pixels)."""
     buffer = io.BytesIO()
-    picture.save(buffer, **JPEG)
+    picture.save(buffer, **(JPEG | {"optimize": False, "progressive": False}))
     return Image.open(buffer).convert("RGB")
 
 

@@ -10,7 +10,7 @@ examples, the benchmark builder to write queries, and `evaluate_mini_models.py` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from data_scripts.world import (
     STYLES,
     Edit,
     Scene,
+    held_out,
 )
 
 NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four"}
@@ -297,16 +298,126 @@ def _wordings(scene: Scene, field: str, new) -> tuple[list[str], list[str]]:
     )
 
 
-def modification_text(rng: np.random.Generator, scene: Scene, edit: Edit, held_out: bool = False) -> str:
-    """A way of asking for the edit, given the reference."""
+def _more_wordings(scene: Scene, field: str, new) -> list[str]:
+    """Further wordings for training alone: the more ways of asking a model has met, the better it copes with
+    one that it has not. None is among the held-out wordings, and no benchmark text is drawn from them.
+    """
+    thing, old = noun(scene.kind, scene.count), getattr(scene, field)
+    it, be = ("it", "is") if scene.count == 1 else ("them", "are")
+    if field == "colour":
+        return [
+            f"colour {it} {new}",
+            f"recolour the {thing} {new}",
+            f"{new} rather than {old}",
+            f"rather than {old}, {new}",
+            f"no more {old}, now {new}",
+            f"have the {thing} in {new}",
+            f"i prefer {new}",
+            f"the {thing} {be} {new} now",
+            f"what about {new}",
+            f"use {new} for the {thing}",
+            f"a {new} version",
+            f"let the {thing} be {new}",
+        ]
+    if field == "kind":
+        other = f"{article(new)} {new}" if scene.count == 1 else plural(new)
+        return [
+            f"{other} rather than the {thing}",
+            f"rather than the {thing}, {other}",
+            f"no {thing}, {other} now",
+            f"use {other} in place of the {thing}",
+            f"i want {other} here",
+            f"what about {other}",
+            f"the {thing} should become {other}",
+            f"let it be {other}",
+        ]
+    if field == "count":
+        some = f"{NUMBERS[new]} {noun(scene.kind, new)}"
+        more = [
+            f"i want {some}",
+            f"have {some}",
+            f"{some} rather than {NUMBERS[old]}",
+            f"rather than {NUMBERS[old]}, {some}",
+            f"let there be {some}",
+            f"{NUMBERS[new]} of them",
+            f"exactly {some}",
+            f"what about {some}",
+        ]
+        return more + ([f"double the number of {plural(scene.kind)}"] if new == 2 * old else [])
+    if field == "pattern" and new == "plain":
+        stuff = PATTERN_NOUNS[old]
+        return [
+            f"drop the {stuff}",
+            f"the {stuff} should go",
+            f"in one solid colour, no {stuff}",
+            f"plain rather than {old}",
+            f"i want {it} plain",
+            f"leave the {stuff} out",
+        ]
+    if field == "pattern":
+        stuff = PATTERN_NOUNS[new]
+        return [
+            f"draw {stuff} on {it}",
+            f"put {stuff} on the {thing}",
+            f"decorate {it} with {stuff}",
+            f"i want {stuff}",
+            f"{new} now",
+            f"what about {stuff}",
+            f"let {it} have {stuff}",
+        ]
+    if field == "background":
+        place = (PLACES[new], *PLACE_SYNONYMS[new])[scene.variant]  # both occur
+        return [
+            f"show {it} {place}",
+            f"with {place_noun(new)} behind",
+            f"{place} rather than {PLACES[old]}",
+            f"rather than {PLACES[old]}, {place}",
+            f"let it be {place}",
+            f"bring {it} to {place_noun(new)}",
+            f"i want {it} {place}",
+            f"change the scene to {place_noun(new)}",
+        ]
+    if new == "none":
+        return [
+            f"drop the {old}",
+            f"the {old} should go",
+            f"there should be no {old}",
+            f"i do not want the {old}",
+        ]
+    a_new = f"{article(new)} {new}"
+    if old == "none":
+        return [
+            f"draw {a_new} too",
+            f"there should be {a_new}",
+            f"i also want {a_new}",
+            f"let there be {a_new}",
+        ]
+    return [
+        f"{a_new} rather than the {old}",
+        f"rather than the {old}, {a_new}",
+        f"use {a_new} in place of the {old}",
+        f"no {old}, {a_new} now",
+    ]
+
+
+def modification_text(
+    rng: np.random.Generator, scene: Scene, edit: Edit, held_out: bool = False, training: bool = False
+) -> str:
+    """A way of asking for the edit, given the reference. ``training`` draws from `_more_wordings` as well,
+    and adds words of politeness.
+    """
     parts = []
     for field, new in edit.changes:
         train, held = _wordings(scene, field, new)
+        if training and rng.random() < 0.5:
+            train = _more_wordings(scene, field, new)
         parts.append(pick(rng, held if held_out else train))
     rng.shuffle(parts)
     text = pick(rng, (" and ", ", ", " and ", ", and ")).join(parts)
     if rng.random() < 0.15:
         text = pick(rng, ("the same but ", f"same {scene.kind} but ", "same picture but ")) + text
+    if training and rng.random() < 0.15:
+        text = pick(rng, (f"please {text}", f"{text} please", f"{text}, please", f"can you {text}"))
     return text
 
 
@@ -323,6 +434,38 @@ VAGUE = (
     "a better one",
     "surprise me",
     "something different",
+    "make it look good",
+    "make it look better",
+    "better please",
+    "change something",
+    "any other",
+    "another one please",
+    "not this",
+    "something more interesting",
+    "make it cooler",
+    "something cool",
+    "a nicer one",
+    "i want something else",
+    "i want something nice",
+    "something prettier",
+    "make it more beautiful",
+    "more beautiful",
+    "show me something else",
+    "anything else",
+    "i want a change",
+    "a different one",
+    "less boring",
+    "make it less boring",
+    "more fun",
+    "make it fun",
+    "can you improve this",
+    "do something with it",
+    "another picture",
+    "nicer",
+    "prettier",
+    "different please",
+    "make this a bit better",
+    "a better picture",
 )
 VAGUE_HELD_OUT = ("make it nicer", "something better", "make it different")
 
@@ -480,38 +623,40 @@ class Statement:
     field: str
 
 
-def random_statement(rng: np.random.Generator, scene: Scene, truth: bool | None = None) -> Statement:
+#: How often statements are about each field when answers are marked, and when the mini-VLM is trained: there
+#: the fields that are hard to see come up more often.
+STATEMENT_FIELDS = tuple("colour colour count count kind pattern pattern background prop prop side".split())
+TRAINING_FIELDS = (
+    *STATEMENT_FIELDS,
+    *"kind kind kind pattern pattern colour side side side".split(),
+)
+
+
+def random_statement(rng: np.random.Generator, scene: Scene, training: bool = False) -> Statement:
     """A statement about the scene, true or false with equal chance; some false ones have the right value and
     a wrong kind.
+
+    ``training`` weighs the fields by `TRAINING_FIELDS` and makes no false statement that describes a held-out
+    combination: no picture of it is ever seen, and that must not teach that there is none.
     """
-    field = pick(
-        rng,
-        (
-            "colour",
-            "colour",
-            "count",
-            "count",
-            "kind",
-            "pattern",
-            "pattern",
-            "background",
-            "prop",
-            "prop",
-            "side",
-        ),
-    )
+    field = pick(rng, TRAINING_FIELDS if training else STATEMENT_FIELDS)
     if field == "side" and scene.prop == "none":
         field = "prop"
-    truth = bool(rng.random() < 0.5) if truth is None else truth
+    truth = bool(rng.random() < 0.5)
     kind = scene.kind
     value = (scene.prop, scene.side) if field == "side" else getattr(scene, field)
+
+    def others(name: str) -> list:
+        wrong = [v for v in CHOICES[name] if v != getattr(scene, name)]
+        return [v for v in wrong if not (training and held_out(replace(scene, **{name: v})))]
+
     if not truth:
         if field in ("colour", "pattern", "count") and rng.random() < 0.15:
-            kind = pick(rng, [k for k in KINDS if k != scene.kind])
+            kind = pick(rng, others("kind"))
         elif field == "side":
             value = (scene.prop, "right" if scene.side == "left" else "left")
         else:
-            value = pick(rng, [v for v in CHOICES[field] if v != value])
+            value = pick(rng, others(field))
     count = scene.count if rng.random() < 0.7 else pick(rng, COUNTS)
     text = statement(field, value, kind, count)
     assert is_true(scene, field, value, kind) == truth, (scene, text)

@@ -6,7 +6,13 @@
 `vision` trains the vision tower alone under attention-pooled attribute heads; `full` trains the whole model
 on every agent task, with the heads kept as a help. Both checkpoint every few minutes and resume from `--out`;
 `--from FOLDER` starts from shipped weights with a fresh optimiser and a short warm-up. `--export FOLDER`
-writes the model as it is shipped (bfloat16 safetensors).
+writes the model as it is shipped (bfloat16 safetensors). `torchrun --nproc-per-node 2 -m
+data_scripts.train_mini_vlm ...` spreads a stretch over processes (one thread each is the fastest use of few
+cores); gradients are averaged.
+
+Held-out combinations are never shown. A loss that counts their absence as evidence would teach that they do
+not exist (a cat is never pink, so what is pink is no cat), so wherever a kind, a colour or a background is
+predicted, the values that would complete a held-out combination take no part in the softmax.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -30,20 +37,31 @@ from transformers import AutoModelForImageTextToText, AutoTokenizer
 from data_scripts import vlm_examples as ex
 from data_scripts.draw import draw_scene
 from data_scripts.mini_models import IMAGE_SIZE, MERGE, PATCH, build_vlm, image_processor
-from data_scripts.pool import add_history, decode_scene, jpeg, open_pool
-from data_scripts.world import CHOICES, train_scene
+from data_scripts.pool import add_history, decode_scene, encode_scene, jpeg, open_pool
+from data_scripts.world import (
+    CHOICES,
+    HELD_OUT_BACKGROUNDS,
+    HELD_OUT_COLOURS,
+    KINDS,
+    Scene,
+    held_out,
+    random_scene,
+    train_scene,
+)
 
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])
 STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])
+FIELD = {name: i for i, name in enumerate(CHOICES)}
 HEAD_WEIGHTS = {"style": 0.3, "shade": 0.3, "variant": 0.2, "facing": 0.2}
 
 
 def patches(pixels: np.ndarray) -> Tensor:
     """uint8 (n, 112, 112, 3) -> (n * 64, 3 * 2 * 14 * 14), in the order of Qwen's image processor."""
     n, grid = len(pixels), IMAGE_SIZE // PATCH
-    x = (torch.from_numpy(np.ascontiguousarray(pixels)).float() / 255 - MEAN) / STD
+    x = torch.from_numpy(np.ascontiguousarray(pixels))
     x = x.permute(0, 3, 1, 2).reshape(n, 3, grid // MERGE, MERGE, PATCH, grid // MERGE, MERGE, PATCH)
     x = x.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(n * grid * grid, 3, 1, PATCH, PATCH)
+    x = (x.float() / 255 - MEAN.view(3, 1, 1, 1)) / STD.view(3, 1, 1, 1)
     return x.expand(-1, -1, 2, -1, -1).reshape(n * grid * grid, -1)
 
 
@@ -60,6 +78,31 @@ def augment(rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
     for i in np.flatnonzero(rng.random(len(out)) < 0.5):  # shipped pictures are JPEG
         out[i] = np.asarray(jpeg(Image.fromarray(out[i])))
     return out
+
+
+def mirror(rng: np.random.Generator, pixels: np.ndarray, scenes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Half of the pictures turned left to right, and their labels with them."""
+    pixels, scenes = pixels.copy(), scenes.copy()
+    turned = np.flatnonzero(rng.random(len(pixels)) < 0.5)
+    pixels[turned] = pixels[turned, :, ::-1]
+    scenes[turned, FIELD["facing"]] ^= 1
+    with_prop = turned[scenes[turned, FIELD["prop"]] > 0]  # without a prop its side says "left"
+    scenes[with_prop, FIELD["side"]] ^= 1
+    return pixels, scenes
+
+
+def unseen_values(labels: Tensor) -> dict[str, Tensor]:
+    """For each picture, True at the values of a field that would make it a held-out combination.
+
+    labels (n, fields) -> "kind" (n, 14), "colour" (n, 10), "background" (n, 8), bool.
+    """
+    colours, backgrounds = torch.from_numpy(HELD_OUT_COLOURS), torch.from_numpy(HELD_OUT_BACKGROUNDS)
+    kind, colour, background = (labels[:, FIELD[name]] for name in ("kind", "colour", "background"))
+    return {
+        "kind": colours.T[colour] | backgrounds.T[background],
+        "colour": colours[kind],
+        "background": backgrounds[kind],
+    }
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *_, **__) -> Tensor:
@@ -174,9 +217,11 @@ class AttributeHeads(nn.Module):
     def loss(self, tokens: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """(weighted loss, hits (fields,))."""
         logits = self(tokens)
+        hits = torch.stack([(z.argmax(-1) == labels[:, i]).float().mean() for i, z in enumerate(logits)])
+        for name, unseen in unseen_values(labels).items():
+            logits[FIELD[name]] = logits[FIELD[name]].masked_fill(unseen, float("-inf"))
         losses = [F.cross_entropy(z.float(), labels[:, i]) for i, z in enumerate(logits)]
         weights = [HEAD_WEIGHTS.get(name, 1.0) for name in CHOICES]
-        hits = torch.stack([(z.argmax(-1) == labels[:, i]).float().mean() for i, z in enumerate(logits)])
         return sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights), hits
 
 
@@ -189,7 +234,7 @@ class Batches(IterableDataset):
     def __iter__(self):
         torch.set_num_threads(1)
         info = torch.utils.data.get_worker_info()
-        rng = np.random.default_rng([self.seed, info.id if info else 0, int(time.time())])
+        rng = np.random.default_rng([self.seed, rank(), info.id if info else 0, int(time.time())])
         pixels, scenes = open_pool(self.pool)
         while True:
             yield (
@@ -198,16 +243,16 @@ class Batches(IterableDataset):
 
     def vision(self, rng, pixels, scenes) -> dict[str, Tensor]:
         chosen = np.sort(rng.choice(len(scenes), self.mix["pictures"], replace=False))
-        labels = torch.from_numpy(scenes[chosen].astype(np.int64))
-        return {"pixels": patches(augment(rng, pixels[chosen])), "labels": labels}
+        images, rows = mirror(rng, pixels[chosen], scenes[chosen])
+        return {"pixels": patches(augment(rng, images)), "labels": torch.from_numpy(rows.astype(np.int64))}
 
     def full(self, rng, pixels, scenes) -> dict[str, Tensor]:
         n_pictures, n_pairs, n_captions, n_questions = (
             self.mix[k] for k in ("pictures", "pairs", "captions", "questions")
         )
         chosen = np.sort(rng.choice(len(scenes), n_pictures + n_pairs, replace=False))
-        images, worlds = pixels[chosen], [decode_scene(row) for row in scenes[chosen]]
-        labels, rows, extra = list(scenes[chosen]), [], []
+        images, labels = mirror(rng, pixels[chosen], scenes[chosen])
+        worlds, rows, extra = [decode_scene(row) for row in labels], [], []
         for scene in worlds[:n_pictures]:
             rows.append(
                 ex.build_row(self.tokenizer, 1, ex.picture_branches(rng, scene, self.mix["verify_picture"]))
@@ -232,8 +277,10 @@ class Batches(IterableDataset):
         batch = collate(rows)
         batch |= {
             "pixels": patches(pictures[order]),
-            "labels": torch.from_numpy(np.stack(labels).astype(np.int64)),
+            "labels": torch.from_numpy(labels.astype(np.int64)),
         }
+        batch["unseen_kinds"] = torch.zeros(len(rows), len(KINDS), dtype=torch.bool)
+        batch["unseen_kinds"][:n_pictures] = unseen_values(batch["labels"][:n_pictures])["kind"]
         batch["labelled"] = torch.tensor(
             list(range(n_pictures)) + [n_pictures + 2 * i for i in range(n_pairs)]
         )
@@ -272,18 +319,64 @@ def hidden_states(model, vision_tokens: Tensor, batch: dict[str, Tensor]) -> Ten
     )
 
 
-def answer_loss(model, hidden: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+def kind_tokens(tokenizer, vocabulary: int) -> Tensor:
+    """(vocabulary,) which kind a token names, -1 where it names none."""
+    found = torch.full((vocabulary,), -1)
+    for i, kind in enumerate(KINDS):
+        for form in (kind, ex.texts.plural(kind)):
+            (token,) = tokenizer(f" {form}").input_ids
+            found[token] = i
+    return found
+
+
+def answer_loss(
+    model, hidden: Tensor, batch: dict[str, Tensor], named_kind: Tensor
+) -> tuple[Tensor, dict[str, float]]:
     """Weighted cross-entropy of the answer tokens, and accuracies for the log."""
     weights, targets = batch["weights"][:, 1:], batch["ids"][:, 1:]
     where = weights > 0
     logits = model.lm_head(hidden[:, :-1][where]).float()
     target, weight = targets[where], weights[where]
+    kind = named_kind[target]
+    unseen = batch["unseen_kinds"][where.nonzero()[:, 0]] & (kind >= 0)[:, None]
+    unseen.scatter_(1, kind.clamp(min=0)[:, None], False)  # an edit may ask for a combination never seen
+    names = named_kind >= 0
+    logits[:, names] = logits[:, names].masked_fill(unseen[:, named_kind[names]], float("-inf"))
     losses = F.cross_entropy(logits, target, reduction="none")
     hit = (logits.argmax(-1) == target).float()
     verdict = weight == ex.VERIFY_WEIGHT
     first = verdict & (target != model.config.text_config.eos_token_id)
     stats = {"token": hit[~verdict].mean().item(), "verdict": hit[first].mean().item()}
     return (losses * weight).sum() / weight.sum(), stats
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", 0))
+
+
+def average(parameters: list[nn.Parameter], *values: float) -> list[float]:
+    """Average the gradients, and ``values``, over the processes of `torchrun` (without it: as they are)."""
+    if not dist.is_initialized():
+        return list(values)
+    grads = [p.grad for p in parameters if p.grad is not None]
+    flat = torch.cat([*(g.flatten() for g in grads), torch.tensor(values)])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    parts = flat.split([*(g.numel() for g in grads), len(values)])
+    for grad, part in zip(grads, parts, strict=False):
+        grad.copy_(part.view_as(grad))
+    return parts[-1].tolist()
+
+
+def unseen_pictures(number: int = 300) -> tuple[Tensor, Tensor]:
+    """Patches and labels of new pictures of held-out combinations, for the log alone."""
+    rng = np.random.default_rng(99)
+    scenes: list[Scene] = []
+    while len(scenes) < number:
+        scene = random_scene(rng)
+        scenes += [scene] if held_out(scene) else []
+    pixels = np.stack([np.asarray(jpeg(draw_scene(s, seed=990_000 + i))) for i, s in enumerate(scenes)])
+    return patches(pixels), torch.tensor([encode_scene(scene) for scene in scenes])
 
 
 def check_equal(model, fast: FastVision, tokenizer) -> None:
@@ -392,16 +485,19 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    model, tokenizer = build_vlm(args.seed)
-    heads = AttributeHeads(model.config.vision_config.out_hidden_size)
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
     if args.start:
-        shipped = AutoModelForImageTextToText.from_pretrained(
+        torch.manual_seed(args.seed)
+        model = AutoModelForImageTextToText.from_pretrained(
             args.start, dtype=torch.float32, local_files_only=True
         )
-        model.load_state_dict(shipped.state_dict())
         tokenizer = AutoTokenizer.from_pretrained(
             args.start, local_files_only=True
         )  # its ids, not a new one's
+    else:
+        model, tokenizer = build_vlm(args.seed)
+    heads = AttributeHeads(model.config.vision_config.out_hidden_size)
     if args.stage == "vision":
         trained = [*model.model.visual.parameters(), *heads.parameters()]
     else:
@@ -417,7 +513,7 @@ def main() -> None:
     check_equal(model, fast, tokenizer)
     if args.minutes > 0:
         train(args, model, heads, fast, tokenizer, optimizer, trained)
-    if args.export:
+    if args.export and rank() == 0:
         export(model, tokenizer, args.export)
         shutil.copy(args.out / "history.json", args.export / "training.json")
 
@@ -435,7 +531,10 @@ def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
     model.train()
     started, saved, step, seen = time.time(), time.time(), 0, 0
     window: list[tuple] = []
-    while (spent := (time.time() - started) / 60 / args.minutes) < 1:
+    named_kind = kind_tokens(tokenizer, model.lm_head.out_features)
+    new_pixels, new_labels = unseen_pictures()
+    spent = 0.0
+    while spent < 1:
         rate = args.lr * min(1.0, (step + 1) / 150) * min(1.0, 0.02 + 1.25 * (1 - spent))
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -448,15 +547,17 @@ def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
             stats = {"token": 0.0, "verdict": 0.0}
             if args.stage == "full":
                 head_loss = loss
-                language, stats = answer_loss(model, hidden_states(model, tokens, batch), batch)
+                language, stats = answer_loss(model, hidden_states(model, tokens, batch), batch, named_kind)
                 loss = language + 0.3 * head_loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        (spent,) = average(trained, (time.time() - started) / 60 / args.minutes)
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
-        step, seen = step + 1, seen + len(batch["labels"])
+        step += 1
+        seen += len(batch["labels"]) * (dist.get_world_size() if dist.is_initialized() else 1)
         window.append((loss.item(), stats["token"], stats["verdict"], hits.numpy()))
-        if step % 50 == 0:
+        if step % 50 == 0 and rank() == 0:
             losses, token, verdict, fields = (np.mean([w[i] for w in window], axis=0) for i in range(4))
             named = " ".join(f"{name} {100 * value:.0f}" for name, value in zip(CHOICES, fields, strict=True))
             minutes = (time.time() - started) / 60
@@ -466,9 +567,18 @@ def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
                 flush=True,
             )
             window.clear()
-        if time.time() - saved > 180:
+        if step % 200 == 0 and rank() == 0:
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                _, fields = heads.loss(fast(new_pixels), new_labels)
+            named = " ".join(
+                f"{name} {100 * v:.0f}" for name, v in zip(CHOICES, fields.tolist(), strict=True)
+            )
+            print(f"      held-out combinations | {named}", flush=True)
+        if time.time() - saved > 180 and rank() == 0:
             save_checkpoint(args.out, model, heads, optimizer, {"stage": args.stage, "step": step})
             saved = time.time()
+    if rank() > 0:
+        return
     save_checkpoint(args.out, model, heads, optimizer, {"stage": args.stage, "step": step})
     seconds = round(time.time() - started)
     add_history(

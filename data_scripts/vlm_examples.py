@@ -44,10 +44,10 @@ class Row:
 
 
 def _edit_and_text(rng: np.random.Generator, scene: Scene) -> tuple[Edit, str]:
-    if rng.random() < 0.04:
+    if rng.random() < 0.06:
         return Edit(()), texts.pick(rng, texts.VAGUE)
     edit = texts.random_edit(rng, scene)
-    return edit, texts.modification_text(rng, scene, edit)
+    return edit, texts.modification_text(rng, scene, edit, training=True)
 
 
 def _describing(rng: np.random.Generator, scene: Scene, task: str) -> Branch:
@@ -94,7 +94,7 @@ def slot(items: list[str]) -> str:
 
 
 def _verify(rng: np.random.Generator, scene: Scene, name: str, **slots: str) -> Branch:
-    fact = texts.random_statement(rng, scene)
+    fact = texts.random_statement(rng, scene, training=True)
     return Branch(prompt(name, statement=fact.text, **slots), str(fact.truth).lower(), VERIFY_WEIGHT)
 
 
@@ -145,7 +145,8 @@ def pair_branches(rng: np.random.Generator, first: Scene, second: Scene, number:
             *(f for f in ("background", "prop") if f in mentioned),
         )
         truth = all(getattr(wanted, f) == getattr(second, f) for f in fields)
-        text = prompt("compare_pictures", modification=texts.modification_text(rng, first, edit))
+        change = texts.modification_text(rng, first, edit, training=True)
+        text = prompt("compare_pictures", modification=change)
         branches.append(Branch(text, str(truth).lower(), VERIFY_WEIGHT))
     return branches
 

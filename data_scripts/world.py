@@ -107,12 +107,19 @@ CHOICES: dict[str, tuple] = {
 assert tuple(CHOICES) == tuple(f.name for f in fields(Scene))
 
 
+#: (kinds, colours) and (kinds, backgrounds): True for the pairs that no training picture shows, a fixed tenth
+#: of each, spread evenly so that every value is still seen in training.
+HELD_OUT_COLOURS = (3 * np.arange(len(KINDS))[:, None] + np.arange(len(COLOURS))) % 10 == 7
+HELD_OUT_BACKGROUNDS = (3 * np.arange(len(KINDS))[:, None] + np.arange(len(BACKGROUNDS))) % 10 == 4
+
+
 def held_out(scene: Scene) -> bool:
-    """True for the combinations that no training picture shows: a fixed tenth of all (kind, colour) pairs and
-    a tenth of all (kind, background) pairs, spread evenly so that every value is still seen in training."""
-    kind, colour = KINDS.index(scene.kind), COLOURS.index(scene.colour)
-    background = BACKGROUNDS.index(scene.background)
-    return (3 * kind + colour) % 10 == 7 or (3 * kind + background) % 10 == 4
+    """True for the combinations that no training picture shows."""
+    kind = KINDS.index(scene.kind)
+    return bool(
+        HELD_OUT_COLOURS[kind, COLOURS.index(scene.colour)]
+        or HELD_OUT_BACKGROUNDS[kind, BACKGROUNDS.index(scene.background)]
+    )
 
 
 def random_scene(rng: np.random.Generator, **fixed) -> Scene:
