@@ -34,6 +34,7 @@ from data_scripts.world import (
     COLOURS,
     COUNTS,
     FACINGS,
+    HELD_OUT_COLOURS,
     KINDS,
     PATTERNS,
     PROPS,
@@ -164,9 +165,14 @@ def _luminance(rgb: Sequence[float]) -> float:
 
 @cache
 def _object_palette(colour: str, shade: str, pattern: str, style: str) -> tuple[RGB, ...]:
-    """RGB of every entry of OBJECT_PARTS."""
     which = SHADES.index(shade)
-    main = OBJECT_COLOURS[colour][which]
+    return _dressed(
+        colour, shade, pattern, style, OBJECT_COLOURS[colour][which], PATTERN_COLOURS[colour][which]
+    )
+
+
+def _dressed(colour: str, shade: str, pattern: str, style: str, main: RGB, marks: RGB) -> tuple[RGB, ...]:
+    """RGB of every entry of OBJECT_PARTS, from the colours of the object and of its stripes or spots."""
     deep = _mix(main, (20, 10, 30), 0.36)
     if colour == "black" and shade == "dark":  # hardly darkens any more
         deep = _mix(main, (255, 255, 255), 0.28)
@@ -181,10 +187,7 @@ def _object_palette(colour: str, shade: str, pattern: str, style: str) -> tuple[
         rim = light_rim
     elif style == "flat":  # like cut paper
         rim = _mix(main, (84, 92, 120), 0.75) if colour == "white" else light_rim
-        if (
-            pattern != "plain"
-            and min(_luminance(main), _luminance(PATTERN_COLOURS[colour][which]) - 100) > 92
-        ):
+        if pattern != "plain" and min(_luminance(main), _luminance(marks) - 100) > 92:
             rim = _mix(deep, (24, 16, 36), 0.25)  # a light rim would run into the light marks
     else:
         rim = light_rim if _luminance(main) < 92 else dark_rim
@@ -194,7 +197,7 @@ def _object_palette(colour: str, shade: str, pattern: str, style: str) -> tuple[
         "main": main,
         "deep": deep,
         "lift": lift,
-        "pattern": PATTERN_COLOURS[colour][which],
+        "pattern": marks,
         "rim": rim,
         "ink": ink,
         "centre": (120, 74, 40) if colour in ("yellow", "orange", "white") else (250, 206, 70),
@@ -206,9 +209,26 @@ def _object_palette(colour: str, shade: str, pattern: str, style: str) -> tuple[
     return tuple(colours)
 
 
+def unnamed_colour(rng: np.random.Generator, kind: str) -> RGB:
+    """A colour that no name of `COLOURS` quite fits (teal, olive, mauve, grey ...), for an object of this
+    kind: never one whose nearest name would make a held-out combination.
+    """
+    named = np.array([rgb for shades in OBJECT_COLOURS.values() for rgb in shades])
+    while True:
+        rgb = rng.integers(0, 256, 3)
+        away = np.linalg.norm(named - rgb, axis=1)
+        nearest = int(away.argmin()) // len(SHADES)
+        if away.min() > 60 and not HELD_OUT_COLOURS[KINDS.index(kind), nearest]:
+            return tuple(rgb.tolist())
+
+
 @cache
 def _palette(colour: str, shade: str, pattern: str, background: str, style: str) -> tuple[int, ...]:
     """The flat 256-entry RGB palette of a picture."""
+    return _table(_object_palette(colour, shade, pattern, style), background, style)
+
+
+def _table(objects: Sequence[RGB], background: str, style: str) -> tuple[int, ...]:
     table: list[RGB] = [(0, 0, 0)] * 256
     wash = {"outline": 0.22, "pastel": 0.34, "hatched": 0.30, "mosaic": 0.16}.get(style, 0.0)
     if background == "night sky":
@@ -216,7 +236,7 @@ def _palette(colour: str, shade: str, pattern: str, background: str, style: str)
     for i, rgb in enumerate(BACKGROUND_COLOURS[background].values()):
         table[BACKGROUND_BASE + i] = _mix(rgb, PAPER, wash)
     table[INK_BACKGROUND] = (64, 54, 62) if background != "night sky" else (150, 152, 190)
-    for i, rgb in enumerate(_object_palette(colour, shade, pattern, style)):
+    for i, rgb in enumerate(objects):
         table[OBJECT_BASE + i] = rgb
     for i, rgb in enumerate(PROP_COLOURS.values()):
         table[PROP_BASE + i] = _mix(rgb, PAPER, 0.15) if style == "pastel" else rgb
@@ -1385,7 +1405,7 @@ _CHALK_BY_LIGHT = [min(255, round(40 + 1.1 * i)) for i in range(256)]
 # ------------------------------------------------------------------------------------------------------ scene
 
 
-def draw_scene(scene: Scene, seed: int, size: int = 112) -> Image.Image:
+def draw_scene(scene: Scene, seed: int, size: int = 112, tint: RGB | None = None) -> Image.Image:
     """The picture of a scene.
 
     Args:
@@ -1393,6 +1413,7 @@ def draw_scene(scene: Scene, seed: int, size: int = 112) -> Image.Image:
         seed: a non-negative integer that decides everything the scene leaves open (small shifts and turns,
             where clouds, leaves and stars are); equal arguments give equal bytes.
         size: width and height in pixels.
+        tint: paints the main objects in this colour instead of the scene's.
 
     Returns:
         An RGB image of size x size pixels.
@@ -1459,7 +1480,12 @@ def draw_scene(scene: Scene, seed: int, size: int = 112) -> Image.Image:
     figures = None
     if style in ("shaded", "hatched"):
         figures = _mask(np.asarray(board.image) >= OBJECT_BASE).reduce(SUPERSAMPLE)
-    board.image.putpalette(_palette(scene.colour, scene.shade, scene.pattern, scene.background, style))
+    if tint is None:
+        board.image.putpalette(_palette(scene.colour, scene.shade, scene.pattern, scene.background, style))
+    else:
+        marks = _mix(tint, (255, 255, 255) if _luminance(tint) < 150 else (20, 16, 24), 0.6)
+        objects_ = _dressed("brown", scene.shade, scene.pattern, style, tint, marks)
+        board.image.putpalette(_table(objects_, scene.background, style))
     picture = board.image.convert("RGB").reduce(SUPERSAMPLE)
     if style not in ("flat", "outline"):
         _finish(style, picture, figures, objects, rng)

@@ -31,7 +31,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from data_scripts import texts
 from data_scripts.mini_models import IMAGE_SIZE, SPECIAL, build_tokenizer
-from data_scripts.pool import add_history, decode_scene, open_pool
+from data_scripts.pool import UNNAMED, add_history, decode_scene, open_pool
 from data_scripts.train_mini_vlm import HEAD_WEIGHTS, MEAN, STD, AttributeHeads, attention, augment
 from data_scripts.world import CHOICES, Scene
 
@@ -141,8 +141,9 @@ class Batches(IterableDataset):
         rng = np.random.default_rng([self.seed, int(time.time())])
         tokenizer = AutoTokenizer.from_pretrained(self.frame, local_files_only=True)
         pixels, scenes = open_pool(self.pool)
+        named = np.flatnonzero(scenes[:, list(CHOICES).index("colour")] != UNNAMED)
         while True:
-            chosen = np.sort(rng.choice(len(scenes), self.size, replace=False))
+            chosen = np.sort(rng.choice(named, self.size, replace=False))
             long = bool(rng.random() < 0.1)  # whole batches, so that the others need no padding
             said = [training_text(rng, decode_scene(row), long) for row in scenes[chosen]]
             tokens = tokenizer(

@@ -37,7 +37,7 @@ from transformers import AutoModelForImageTextToText, AutoTokenizer
 from data_scripts import vlm_examples as ex
 from data_scripts.draw import draw_scene
 from data_scripts.mini_models import IMAGE_SIZE, MERGE, PATCH, build_vlm, image_processor
-from data_scripts.pool import add_history, decode_scene, encode_scene, jpeg, open_pool
+from data_scripts.pool import UNNAMED, add_history, decode_scene, encode_scene, jpeg, open_pool
 from data_scripts.world import (
     CHOICES,
     HELD_OUT_BACKGROUNDS,
@@ -98,8 +98,9 @@ def unseen_values(labels: Tensor) -> dict[str, Tensor]:
     """
     colours, backgrounds = torch.from_numpy(HELD_OUT_COLOURS), torch.from_numpy(HELD_OUT_BACKGROUNDS)
     kind, colour, background = (labels[:, FIELD[name]] for name in ("kind", "colour", "background"))
+    named = colour != UNNAMED
     return {
-        "kind": colours.T[colour] | backgrounds.T[background],
+        "kind": (colours.T[colour * named] & named[:, None]) | backgrounds.T[background],
         "colour": colours[kind],
         "background": backgrounds[kind],
     }
@@ -217,12 +218,26 @@ class AttributeHeads(nn.Module):
     def loss(self, tokens: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """(weighted loss, hits (fields,))."""
         logits = self(tokens)
-        hits = torch.stack([(z.argmax(-1) == labels[:, i]).float().mean() for i, z in enumerate(logits)])
+        right = torch.stack([z.argmax(-1) == labels[:, i] for i, z in enumerate(logits)])
+        hits = right.sum(1) / (labels != UNNAMED).sum(0)
         for name, unseen in unseen_values(labels).items():
             logits[FIELD[name]] = logits[FIELD[name]].masked_fill(unseen, float("-inf"))
-        losses = [F.cross_entropy(z.float(), labels[:, i]) for i, z in enumerate(logits)]
+        losses = [
+            F.cross_entropy(z.float(), labels[:, i], ignore_index=UNNAMED) for i, z in enumerate(logits)
+        ]
         weights = [HEAD_WEIGHTS.get(name, 1.0) for name in CHOICES]
         return sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights), hits
+
+
+def named_scene(rng: np.random.Generator, row: np.ndarray) -> tuple[Scene, bool]:
+    """The scene of a pool row, and whether its colour has a name (if not, the scene's means nothing)."""
+    if row[FIELD["colour"]] != UNNAMED:
+        return decode_scene(row), True
+    row = row.copy()
+    while True:
+        row[FIELD["colour"]] = rng.integers(len(CHOICES["colour"]))
+        if not held_out(scene := decode_scene(row)):
+            return scene, False
 
 
 class Batches(IterableDataset):
@@ -250,14 +265,17 @@ class Batches(IterableDataset):
         n_pictures, n_pairs, n_captions, n_questions = (
             self.mix[k] for k in ("pictures", "pairs", "captions", "questions")
         )
-        chosen = np.sort(rng.choice(len(scenes), n_pictures + n_pairs, replace=False))
+        named = scenes[:, FIELD["colour"]] != UNNAMED
+        chosen = np.r_[
+            rng.choice(len(scenes), n_pictures, replace=False), rng.choice(np.flatnonzero(named), n_pairs)
+        ]
         images, labels = mirror(rng, pixels[chosen], scenes[chosen])
-        worlds, rows, extra = [decode_scene(row) for row in labels], [], []
-        for scene in worlds[:n_pictures]:
-            rows.append(
-                ex.build_row(self.tokenizer, 1, ex.picture_branches(rng, scene, self.mix["verify_picture"]))
-            )
-        for scene in worlds[n_pictures:]:
+        rows, extra = [], []
+        for row in labels[:n_pictures]:
+            branches = ex.picture_branches(rng, *named_scene(rng, row), self.mix["verify_picture"])
+            rows.append(ex.build_row(self.tokenizer, 1, branches))
+        for row in labels[n_pictures:]:
+            scene = decode_scene(row)
             second = ex.partner(rng, scene)
             extra.append(np.asarray(draw_scene(second, seed=int(rng.integers(2**31)))))
             rows.append(ex.build_row(self.tokenizer, 2, ex.pair_branches(rng, scene, second, 6)))

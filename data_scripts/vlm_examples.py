@@ -93,14 +93,20 @@ def slot(items: list[str]) -> str:
     return "; ".join(items) or "none"
 
 
-def _verify(rng: np.random.Generator, scene: Scene, name: str, **slots: str) -> Branch:
+def _verify(rng: np.random.Generator, scene: Scene, name: str, named: bool = True, **slots: str) -> Branch:
     fact = texts.random_statement(rng, scene, training=True)
+    while fact.field == "colour" and not named:
+        fact = texts.random_statement(rng, scene, training=True)
     return Branch(prompt(name, statement=fact.text, **slots), str(fact.truth).lower(), VERIFY_WEIGHT)
 
 
-def picture_branches(rng: np.random.Generator, scene: Scene, verifications: int) -> list[Branch]:
-    """True/false statements, the caption, and one of the tasks that change the picture."""
-    branches = [_verify(rng, scene, "verify_picture") for _ in range(verifications)]
+def picture_branches(rng: np.random.Generator, scene: Scene, named: bool, verifications: int) -> list[Branch]:
+    """True/false statements, the caption, and one of the tasks that change the picture. Where the colour has
+    no name (`named` false), statements about all else.
+    """
+    branches = [_verify(rng, scene, "verify_picture", named) for _ in range(verifications)]
+    if not named:
+        return branches
     branches.append(_describing(rng, scene, "caption"))
     tasks = (
         "selective_cot",
