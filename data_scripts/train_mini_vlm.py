@@ -288,21 +288,18 @@ class Batches(IterableDataset):
             branches = [ex._describing(rng, train_scene(rng), "questions") for _ in range(2)]
             rows.append(ex.build_row(self.tokenizer, 0, branches))
         pictures = augment(rng, np.concatenate([images, np.stack(extra)]) if extra else images)
-        # image order follows the rows: first pictures, then (first, second) of each pair
-        order = list(range(n_pictures))
-        for i in range(n_pairs):
-            order += [n_pictures + i, n_pictures + n_pairs + i]
-        batch = collate(rows)
-        batch |= {
-            "pixels": patches(pictures[order]),
-            "labels": torch.from_numpy(labels.astype(np.int64)),
-        }
-        batch["unseen_kinds"] = torch.zeros(len(rows), len(KINDS), dtype=torch.bool)
-        batch["unseen_kinds"][:n_pictures] = unseen_values(batch["labels"][:n_pictures])["kind"]
-        batch["labelled"] = torch.tensor(
-            list(range(n_pictures)) + [n_pictures + 2 * i for i in range(n_pairs)]
-        )
-        return batch
+        named = torch.from_numpy(labels.astype(np.int64))
+        unseen = torch.zeros(len(rows), len(KINDS), dtype=torch.bool)
+        unseen[:n_pictures] = unseen_values(named[:n_pictures])["kind"]
+        shown = [[i] for i in range(n_pictures)]  # which pictures a row shows
+        shown += [[n_pictures + i, n_pictures + n_pairs + i] for i in range(n_pairs)]
+        shown += [[] for _ in range(n_captions + n_questions)]
+        buckets = []
+        for chosen in np.array_split(np.argsort([len(row.ids) for row in rows]), self.mix["buckets"]):
+            bucket = collate([rows[i] for i in chosen])
+            bucket["shown"] = torch.tensor([p for i in chosen for p in shown[i]], dtype=torch.long)
+            buckets.append(bucket | {"unseen_kinds": unseen[chosen]})
+        return {"pixels": patches(pictures), "labels": named, "buckets": buckets}
 
 
 def collate(rows: list[ex.Row]) -> dict[str, Tensor]:
@@ -329,6 +326,7 @@ def branch_mask(segments: Tensor) -> Tensor:
 
 
 def hidden_states(model, vision_tokens: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """(B, L, D) of packed rows; vision_tokens (pictures that the rows show, 16, D), in the rows' order."""
     embeds = model.model.language_model.embed_tokens(batch["ids"])
     where = (batch["ids"] == model.config.image_token_id)[..., None]
     embeds = embeds.masked_scatter(where, vision_tokens.to(embeds.dtype))
@@ -348,15 +346,28 @@ def kind_tokens(tokenizer, vocabulary: int) -> Tensor:
 
 
 def answer_loss(
-    model, hidden: Tensor, batch: dict[str, Tensor], named_kind: Tensor
+    model, vision_tokens: Tensor, buckets: list[dict[str, Tensor]], named_kind: Tensor
 ) -> tuple[Tensor, dict[str, float]]:
-    """Weighted cross-entropy of the answer tokens, and accuracies for the log."""
-    weights, targets = batch["weights"][:, 1:], batch["ids"][:, 1:]
-    where = weights > 0
-    logits = model.lm_head(hidden[:, :-1][where]).float()
-    target, weight = targets[where], weights[where]
+    """Weighted cross-entropy of the answer tokens, and accuracies for the log. Rows of like length share a
+    bucket, so that little is computed for padding.
+    """
+    parts = []
+    for batch in buckets:
+        hidden = hidden_states(model, vision_tokens[batch["shown"]], batch)
+        where = batch["weights"][:, 1:] > 0
+        rows = where.nonzero()[:, 0]
+        parts.append(
+            (
+                hidden[:, :-1][where],
+                batch["ids"][:, 1:][where],
+                batch["weights"][:, 1:][where],
+                batch["unseen_kinds"][rows],
+            )
+        )
+    hidden, target, weight, unseen = (torch.cat(part) for part in zip(*parts, strict=True))
+    logits = model.lm_head(hidden).float()
     kind = named_kind[target]
-    unseen = batch["unseen_kinds"][where.nonzero()[:, 0]] & (kind >= 0)[:, None]
+    unseen &= (kind >= 0)[:, None]
     unseen.scatter_(1, kind.clamp(min=0)[:, None], False)  # an edit may ask for a combination never seen
     names = named_kind >= 0
     logits[:, names] = logits[:, names].masked_fill(unseen[:, named_kind[names]], float("-inf"))
@@ -479,7 +490,16 @@ def load_checkpoint(path: Path, model, heads, optimizer=None) -> None:
             optimizer.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
 
 
-MIX = {"pictures": 24, "pairs": 1, "captions": 5, "questions": 2, "verify_picture": 6, "verify_caption": 6}
+#: Rows of a step of the full stage, statements a row, and the number of buckets that rows are sorted into.
+MIX = {
+    "pictures": 32,
+    "pairs": 2,
+    "captions": 7,
+    "questions": 3,
+    "verify_picture": 7,
+    "verify_caption": 6,
+    "buckets": 4,
+}
 
 
 def main() -> None:
@@ -559,13 +579,11 @@ def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
         batch = next(batches)
         with torch.autocast("cpu", torch.bfloat16):
             tokens = fast(batch["pixels"])
-            loss, hits = heads.loss(
-                tokens if args.stage == "vision" else tokens[batch["labelled"]], batch["labels"]
-            )
+            loss, hits = heads.loss(tokens[: len(batch["labels"])], batch["labels"])
             stats = {"token": 0.0, "verdict": 0.0}
             if args.stage == "full":
                 head_loss = loss
-                language, stats = answer_loss(model, hidden_states(model, tokens, batch), batch, named_kind)
+                language, stats = answer_loss(model, tokens, batch["buckets"], named_kind)
                 loss = language + 0.3 * head_loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
