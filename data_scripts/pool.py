@@ -4,8 +4,8 @@
 
 The folder holds `pixels.npy` (n, 112, 112, 3) uint8, memory-mapped, and `scenes.npy` (n, 11) uint8, the index
 of each field's value in `world.CHOICES`. Only `train` scenes are drawn. A share of the pictures (`--unnamed`)
-paints the main objects in a colour that has no name in the world (index `UNNAMED`): a shape seen in many
-colours is known again in a new one.
+paints the main objects in a colour that has no name in the world (the indices of colour and shade are
+`UNNAMED`): a shape seen in many colours is known again in a new one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _draw_chunk(start: int, seed: int, unnamed: float) -> tuple[int, np.ndarray,
         pixels[i] = np.asarray(draw_scene(scene, seed=int(rng.integers(2**31)), tint=tint))
         scenes[i] = encode_scene(scene)
         if tint:
-            scenes[i, list(CHOICES).index("colour")] = UNNAMED
+            scenes[i, [list(CHOICES).index(name) for name in ("colour", "shade")]] = UNNAMED
     return start, pixels, scenes
 
 

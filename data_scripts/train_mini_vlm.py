@@ -234,6 +234,7 @@ def named_scene(rng: np.random.Generator, row: np.ndarray) -> tuple[Scene, bool]
     if row[FIELD["colour"]] != UNNAMED:
         return decode_scene(row), True
     row = row.copy()
+    row[FIELD["shade"]] = 0
     while True:
         row[FIELD["colour"]] = rng.integers(len(CHOICES["colour"]))
         if not held_out(scene := decode_scene(row)):
