@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cir_utils.scoring import ALPHA_MAX, BETA_RANGE
+
 #: How many results are looked at.
 TOP = 10
 #: The top results stand this many standard deviations nearer to the reference than to the description: too
@@ -20,9 +22,8 @@ CLOSE_MARGIN = 0.5
 #: The top results stand less than this many standard deviations nearer to the reference than the gallery at
 #: large: the reference's look is lost.
 LOST_BELOW = 0.5
-#: Steps of the error table, and the largest values that are suggested.
-BETA_STEP, BETA_MOST = 0.1, 0.5
-ALPHA_STEP, ALPHA_MOST = 0.05, 0.3
+#: Steps of the error table. No value is suggested that the scoring would warn of.
+BETA_STEP, ALPHA_STEP = 0.1, 0.05
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,10 @@ def hints(S_r: Tensor, S_d: Tensor, order: Tensor, alpha: float, beta: float) ->
         sign = text = ""
         if near_r - near_d >= CLOSE_MARGIN:
             sign = "close"
-            text = f"too close to the reference: {_raise('beta', beta, BETA_STEP, BETA_MOST)}"
+            text = f"too close to the reference: {_raise('beta', beta, BETA_STEP, BETA_RANGE)}"
         elif near_r < LOST_BELOW:
             sign = "lost"
-            text = f"the reference's look is lost: {_raise('alpha', alpha, ALPHA_STEP, ALPHA_MOST)}"
+            text = f"the reference's look is lost: {_raise('alpha', alpha, ALPHA_STEP, (0.0, ALPHA_MAX))}"
         found.append(Hint(near_r, near_d, sign, text))
     return found
 
@@ -83,7 +84,8 @@ def summary(found: list[Hint], alpha: float, beta: float, share: float = 0.25) -
     return ""
 
 
-def _raise(name: str, value: float, step: float, most: float) -> str:
+def _raise(name: str, value: float, step: float, bounds: tuple[float, float]) -> str:
+    least, most = bounds
     if value >= most:
         return f"{name} is {value:g} already; look at the descriptions instead"
-    return f"try {name} {min(value + step, most):g} instead of {value:g}"
+    return f"try {name} {min(max(value + step, least), most):g} instead of {value:g}"

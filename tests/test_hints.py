@@ -54,6 +54,8 @@ def test_no_advice_beyond_the_known_range() -> None:
         "beta is 0.5 already; look at the descriptions instead"
     )
     assert hints(S_r, S_d, rank_by(S_r), 0.15, 0.45)[0].text.endswith("try beta 0.5 instead of 0.45")
+    # 0.2 would be warned of by the scoring
+    assert hints(S_r, S_d, rank_by(S_r), 0.15, 0.1)[0].text.endswith("try beta 0.3 instead of 0.1")
     assert hints(S_r, S_d, rank_by(S_d), 0.3, 0.4)[0].text.endswith(
         "alpha is 0.3 already; look at the descriptions instead"
     )
