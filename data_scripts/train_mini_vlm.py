@@ -305,7 +305,7 @@ class Batches(IterableDataset):
 
 def collate(rows: list[ex.Row]) -> dict[str, Tensor]:
     """Right-padded rows: ids, segments, weights (B, L) and positions (3, B, L); padding has segment -1."""
-    length = -(-max(len(row.ids) for row in rows) // 16) * 16
+    length = -(-max(len(row.ids) for row in rows) // 32) * 32
     ids, segments = np.zeros((len(rows), length), np.int64), np.full((len(rows), length), -1, np.int64)
     weights, positions = np.zeros((len(rows), length), np.float32), np.zeros((3, len(rows), length), np.int64)
     for i, row in enumerate(rows):
