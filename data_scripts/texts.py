@@ -628,7 +628,7 @@ class Statement:
 STATEMENT_FIELDS = tuple("colour colour count count kind pattern pattern background prop prop side".split())
 TRAINING_FIELDS = (
     *STATEMENT_FIELDS,
-    *"kind kind kind pattern pattern colour side side side".split(),
+    *"kind kind kind pattern pattern colour side side side side side side side".split(),
 )
 
 

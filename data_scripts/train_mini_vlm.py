@@ -376,7 +376,8 @@ def answer_loss(
     hit = (logits.argmax(-1) == target).float()
     verdict = weight == ex.VERIFY_WEIGHT
     first = verdict & (target != model.config.text_config.eos_token_id)
-    stats = {"token": hit[~verdict].mean().item(), "verdict": hit[first].mean().item()}
+    written = ~verdict & (weight != ex.SAY_WEIGHT)
+    stats = {"token": hit[written].mean().item(), "verdict": hit[first].mean().item()}
     return (losses * weight).sum() / weight.sum(), stats
 
 
@@ -537,13 +538,16 @@ def main() -> None:
     else:
         model, tokenizer = build_vlm(args.seed)
     heads = AttributeHeads(model.config.vision_config.out_hidden_size)
-    if args.stage == "vision":
-        trained = [*model.model.visual.parameters(), *heads.parameters()]
-    else:
-        trained = [*model.parameters(), *heads.parameters()]
-    decayed = [p for p in trained if p.ndim > 1]
-    plain = [p for p in trained if p.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}]
+    seeing = [*model.model.visual.parameters(), *heads.parameters()]
+    parts = [(1.0, seeing)]
+    if args.stage == "full":  # the tower has learnt to see and only follows
+        parts = [(0.25, seeing), (1.0, list(model.model.language_model.parameters()))]
+    trained = [p for _, parameters in parts for p in parameters]
+    groups = [
+        {"params": [p for p in parameters if (p.ndim > 1) == matrix], "weight_decay": decay, "scale": scale}
+        for scale, parameters in parts
+        for matrix, decay in ((True, 0.05), (False, 0.0))
+    ]
     optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=True)
     checkpoint = args.out / "checkpoint.safetensors"
     if checkpoint.exists():
@@ -576,7 +580,7 @@ def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
     while spent < 1:
         rate = args.lr * min(1.0, (step + 1) / 150) * min(1.0, 0.02 + 1.25 * (1 - spent))
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["scale"]
         batch = next(batches)
         with torch.autocast("cpu", torch.bfloat16):
             tokens = fast(batch["pixels"])

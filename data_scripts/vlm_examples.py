@@ -22,13 +22,22 @@ USER, TURN = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 PICTURE = "<|vision_start|>" + "<|image_pad|>" * IMAGE_TOKENS + "<|vision_end|>"
 GRID = int(IMAGE_TOKENS**0.5)
 VERIFY_WEIGHT = 3.0
+SAY_WEIGHT = 0.2
 
 
 @dataclass(frozen=True)
 class Branch:
+    """A task and its answer, with the loss weight of the answer's tokens and of the prompt's last words.
+
+    ``said`` is how the prompt ends when it ends with a true statement. The model learns to say it, too: to
+    judge "the box is on the left" it must first find out where the box is, and true or false alone does not
+    teach it to look, since knowing the side without comparing is worth nothing.
+    """
+
     prompt: str
     answer: str
     weight: float = 1.0
+    said: str = ""
 
 
 @dataclass
@@ -97,7 +106,8 @@ def _verify(rng: np.random.Generator, scene: Scene, name: str, named: bool = Tru
     fact = texts.random_statement(rng, scene, training=True)
     while fact.field == "colour" and not named:
         fact = texts.random_statement(rng, scene, training=True)
-    return Branch(prompt(name, statement=fact.text, **slots), str(fact.truth).lower(), VERIFY_WEIGHT)
+    text = prompt(name, statement=fact.text, **slots)
+    return Branch(text, str(fact.truth).lower(), VERIFY_WEIGHT, fact.text if fact.truth else "")
 
 
 def picture_branches(rng: np.random.Generator, scene: Scene, named: bool, verifications: int) -> list[Branch]:
@@ -177,10 +187,12 @@ def build_row(
     """Lay out one row. `shared` is text that every branch's prompt starts with (kept once, in the prefix)."""
     encode = tokenizer._tokenizer.encode_batch
     texts_ = [USER + PICTURE * pictures + shared]
-    texts_ += [
-        part for b in branches for part in (b.prompt.removeprefix(shared) + TURN, b.answer + "<|im_end|>")
-    ]
+    for b in branches:
+        asked = b.prompt.removeprefix(shared)
+        texts_ += [asked.removesuffix(" " + b.said), (" " + b.said if b.said else "") + TURN]
+        texts_ += [b.answer + "<|im_end|>"]
     encoded = [e.ids for e in encode(texts_)]
+    turn = len(encode([TURN])[0].ids)
     row, position, left = Row(), 0, 0
     pad = tokenizer.convert_tokens_to_ids("<|image_pad|>")
     for token in encoded[0]:
@@ -196,10 +208,11 @@ def build_row(
             position += 1
     row.segments, row.weights = [0] * len(row.ids), [0.0] * len(row.ids)
     for number, branch in enumerate(branches):
-        asked, answered = encoded[1 + 2 * number], encoded[2 + 2 * number]
-        ids = asked + answered
+        asked, said, answered = encoded[1 + 3 * number : 4 + 3 * number]
+        ids = asked + said + answered
         row.ids += ids
         row.positions += [(position + i,) * 3 for i in range(len(ids))]
         row.segments += [number + 1] * len(ids)
-        row.weights += [0.0] * len(asked) + [branch.weight] * len(answered)
+        row.weights += [0.0] * len(asked) + [SAY_WEIGHT] * (len(said) - turn) + [0.0] * turn
+        row.weights += [branch.weight] * len(answered)
     return row
