@@ -21,8 +21,8 @@ from data_scripts.world import CHOICES, Edit, Scene, held_out
 USER, TURN = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 PICTURE = "<|vision_start|>" + "<|image_pad|>" * IMAGE_TOKENS + "<|vision_end|>"
 GRID = int(IMAGE_TOKENS**0.5)
-VERIFY_WEIGHT = 3.0
-SAY_WEIGHT = 0.2
+VERIFY_WEIGHT = 6.0
+SAY_WEIGHT = 0.9
 
 
 @dataclass(frozen=True)
