@@ -108,7 +108,11 @@ def imported(folder):
 
 @pytest.mark.parametrize(
     "folder, extras",
-    [("cir_utils", ["notebooks"]), ("data_scripts", ["notebooks", "dev"]), ("tests", ["notebooks", "dev"])],
+    [
+        ("cir_utils", ["notebooks"]),
+        ("data_scripts", ["notebooks", "data", "dev"]),
+        ("tests", ["notebooks", "data", "dev"]),
+    ],
 )
 def test_every_import_is_a_declared_dependency(folder, extras):
     declared = set(
