@@ -1,8 +1,8 @@
 """Draws a `Garment` as a small catalogue illustration, with the machinery of `draw` (read that first).
 
-The garment hangs on a hanger or is worn by a person; either way it fills most of the picture and its parts lie
-at the same places, so that lengths, sleeves and necklines can be told apart. Dresses are drawn from head to
-toe, shirts and tops nearer.
+The garment hangs on a hanger or is worn by a person; either way it fills most of the picture and its parts
+lie at the same places, so that lengths, sleeves and necklines can be told apart. Dresses are drawn from
+head to toe, shirts and tops nearer.
 
     python -m data_scripts.draw_fashion --sheet sheet.png  # contact sheets to look at
     python -m data_scripts.draw_fashion --speed            # milliseconds a picture
@@ -64,7 +64,8 @@ BACKGROUND_COLOURS |= {
         "stand": (70, 70, 82), "lamp": (252, 250, 236), "frame": (92, 92, 106), "ray": (236, 234, 236),
     },
     "wall": {
-        "mortar": (214, 204, 194), "brick": (190, 128, 108), "brick2": (176, 114, 96), "brick3": (202, 146, 122),
+        "mortar": (214, 204, 194), "brick": (190, 128, 108), "brick2": (176, 114, 96),
+        "brick3": (202, 146, 122),
         "pavement": (174, 170, 168), "slab": (150, 146, 146),
     },
     "garden": {
@@ -137,8 +138,8 @@ def _fashion_palette(
 
 
 # ----------------------------------------------------------------------------------------------- the garments
-# Coordinates: x to the right, y down, both -1..1 over the whole picture; the wearer's weight rests on the side
-# that `Garment.facing` mirrors. All parts are drawn for facing left.
+# Coordinates: x to the right, y down, both -1..1 over the whole picture. All parts are drawn for facing left:
+# the person's hand on the left hip, the price tag on the left.
 
 
 def _mirrored(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -304,8 +305,9 @@ def _body(c: _Cut, worn: bool) -> list[Part]:
         ("skin", _poly((-nx * 0.6, hy), (nx * 0.6, hy), (nx * 0.7, ny), (sx, sy - 0.06), (sx, sy + 0.2),
                        (-sx, sy + 0.2), (-sx, sy - 0.06), (-nx * 0.7, ny))),
         ("skin", _ellipse(hx - 0.02, hy, r, r * 1.18)),
-        ("hair", _blob((hx - r * 1.0, hy - 0.3 * r), (hx - r * 0.6, hy - r * 1.16), (hx + r * 0.4, hy - r * 1.2),
-                       (hx + r * 1.02, hy - 0.1 * r), (hx + r * 0.2, hy - 0.62 * r))),
+        ("hair", _blob((hx - r * 1.0, hy - 0.3 * r), (hx - r * 0.6, hy - r * 1.16),
+                       (hx + r * 0.4, hy - r * 1.2), (hx + r * 1.02, hy - 0.1 * r),
+                       (hx + r * 0.2, hy - 0.62 * r))),
         ("ink", _ellipse(hx - 0.5 * r, hy + 0.08 * r, 0.1 * r, 0.14 * r)),
         ("ink", _ellipse(hx + 0.16 * r, hy + 0.08 * r, 0.1 * r, 0.14 * r)),
         ("blush", _stroke((hx - 0.36 * r, hy + 0.6 * r), (hx - 0.16 * r, hy + 0.66 * r),
@@ -380,8 +382,9 @@ def _neck(c: _Cut, garment: Garment, worn: bool) -> list[Part]:
         parts.append(("hook", _stroke((0.0, ny + 0.02), (0.0, ny - 0.1), w=0.06)))
     if garment.neckline == "collar":
         for s in (-1, 1):
-            flap = np.array([(0.0, c.depth + 0.02), (nx * 0.72, -0.06), (nx * 1.12, 0.02), (nx * 1.06, c.depth * 1.1),
-                             (nx * 0.52, c.depth * 1.6)]) * (s, 1) + (0, ny)  # fmt: skip
+            flap = np.array([(0.0, c.depth + 0.02), (nx * 0.72, -0.06), (nx * 1.12, 0.02),
+                             (nx * 1.06, c.depth * 1.1), (nx * 0.52, c.depth * 1.6)])  # fmt: skip
+            flap = flap * (s, 1) + (0, ny)
             parts.append(("line", _poly(*flap.tolist(), r=0.02)))
             middle = flap.mean(0)
             parts.append(("lift", _poly(*((flap - middle) * 0.72 + middle).tolist(), r=0.02)))
@@ -554,8 +557,8 @@ def _figure(
 
 @lru_cache(maxsize=32)
 def _marks(pattern: str, side: int) -> tuple[tuple[str, Image.Image], ...]:
-    """(palette entry, where it goes) of a pattern, as L images a third larger than the picture, to be cropped at
-    a random place. Later ones cover earlier ones.
+    """(palette entry, where it goes) of a pattern, as L images a third larger than the picture, to be cropped
+    at a random place. Later ones cover earlier ones.
     """
     wide = round(1.34 * side)
     if pattern in ("striped", "checked"):
@@ -646,7 +649,7 @@ PAINTERS |= {"studio": _studio, "wall": _wall, "garden": _garden}
 assert set(BACKGROUNDS) <= set(PAINTERS)
 
 
-# ------------------------------------------------------------------------------------------------------ garment
+# ----------------------------------------------------------------------------------------------- the picture
 
 
 def draw_garment(garment: Garment, seed: int, size: int = 112) -> Image.Image:

@@ -4,16 +4,16 @@ The twin of `world` (scenes): a picture is fully described by a `Garment`, whose
 
 * **spoken** content, which people and captions name: category, colour, pattern and the pattern's own colour,
   sleeves, neckline, length, fit, one detail, and the background;
-* **unspoken** traits, which people see and captions leave out: drawing style, shade of the colour, variant (0:
-  on a hanger, 1: worn by a person), and viewpoint (which way hanger or person face).
+* **unspoken** traits, which people see and captions leave out: drawing style, shade of the colour, variant
+  (0: on a hanger, 1: worn by a person), and viewpoint (which way hanger or person face).
 
-What a field can be depends on the category (`CHOICES_OF`): a shirt always has a collar and a button front, so its
-neckline is no choice, and its length is none; only tops have straps. A field with one choice does not apply and
-takes that choice whatever is asked, and so does the pattern's colour of a plain garment: equal pictures are
-equal garments.
+What a field can be depends on the category (`CHOICES_OF`): a shirt always has a collar and a button front, so
+its neckline is no choice, and its length is none; only tops have straps. A field with one choice does not
+apply and takes that choice whatever is asked, and the pattern's colour of a plain garment is none: equal
+pictures are equal garments.
 
-The written rule of ground truth is `answers`: the edit holds; everything about the garment stays unless edited;
-unspoken traits equal the reference's; only the background is free, unless somebody mentioned it.
+The written rule of ground truth is `answers`: the edit holds; everything about the garment stays unless
+edited; unspoken traits equal the reference's; only the background is free, unless somebody mentioned it.
 """
 
 from __future__ import annotations
@@ -139,9 +139,8 @@ class Garment:
             if len(values) == 1:
                 object.__setattr__(self, name, values[0])
             elif getattr(self, name) not in values:
-                raise ValueError(
-                    f"{self.category}: {name} {getattr(self, name)!r} is not one of {', '.join(map(str, values))}"
-                )
+                listed = ", ".join(map(str, values))
+                raise ValueError(f"{self.category}: {name} {getattr(self, name)!r} is not one of {listed}")
         if self.pattern == "plain":
             object.__setattr__(self, "colour2", "none")
         elif self.colour2 not in SECOND_COLOURS[self.colour]:
@@ -157,25 +156,31 @@ class Garment:
 assert tuple(CHOICES) == tuple(f.name for f in fields(Garment)) == (*KEPT, *FREE, *UNSPOKEN)
 
 
-#: (categories, colours), (patterns, colours) and (categories, backgrounds): True for the pairs that no training
-#: picture shows, about a tenth of each, spread evenly so that every value is still seen in training.
+#: (categories, colours), (patterns, colours) and (categories, backgrounds): True for the pairs that no
+#: training picture shows, about a tenth of each, spread evenly so that every value is still seen in training.
 HELD_OUT_COLOURS = (3 * np.arange(len(CATEGORIES))[:, None] + np.arange(len(COLOURS))) % 10 == 4
 HELD_OUT_PATTERNS = (3 * np.arange(len(PATTERNS))[:, None] + np.arange(len(COLOURS))) % 10 == 7
 HELD_OUT_BACKGROUNDS = (3 * np.arange(len(CATEGORIES))[:, None] + np.arange(len(BACKGROUNDS))) % 10 == 7
 
 
-def held_out(garment: Garment) -> bool:
+def unseen(category: str, colour: str, pattern: str, background: str) -> bool:
     """True for the combinations that no training picture shows."""
-    category, colour = CATEGORIES.index(garment.category), COLOURS.index(garment.colour)
+    kind, hue = CATEGORIES.index(category), COLOURS.index(colour)
     return bool(
-        HELD_OUT_COLOURS[category, colour]
-        or HELD_OUT_PATTERNS[PATTERNS.index(garment.pattern), colour]
-        or HELD_OUT_BACKGROUNDS[category, BACKGROUNDS.index(garment.background)]
+        HELD_OUT_COLOURS[kind, hue]
+        or HELD_OUT_PATTERNS[PATTERNS.index(pattern), hue]
+        or HELD_OUT_BACKGROUNDS[kind, BACKGROUNDS.index(background)]
     )
 
 
+def held_out(garment: Garment) -> bool:
+    """True for the garments that no training picture shows."""
+    return unseen(garment.category, garment.colour, garment.pattern, garment.background)
+
+
 def random_garment(rng: np.random.Generator, **fixed) -> Garment:
-    """A garment drawn uniformly (a fifth is plain, a quarter has no detail), with the fields in `fixed` given.
+    """A garment drawn uniformly (a fifth is plain, a quarter has no detail), with the fields in `fixed`
+    given.
 
     Raises:
         ValueError: no garment has those fields (see `Garment`).
