@@ -101,8 +101,8 @@ FIXED: dict[str, RGB] = {
 CREAM, DARK = (255, 248, 228), (46, 36, 44)
 
 
-def second_colour(colour: str, colour2: str) -> RGB:
-    """The tone of a pattern's colour: between the two shades, and lighter on black and brown grounds."""
+def second_colour(colour2: str) -> RGB:
+    """The tone of a pattern's colour, whatever the shade of its ground: between the two shades of objects."""
     light, dark = OBJECT_COLOURS[colour2]
     share = {"white": 0.0, "black": 1.0, "blue": 0.55, "green": 0.6, "purple": 0.6}.get(colour2, 0.4)
     return _mix(light, dark, share)
@@ -125,7 +125,7 @@ def _fashion_palette(
     table["lace"], table["hole"] = (255, 255, 252), (150, 140, 156)
     table["skin"], table["hair"] = SKINS[skin], HAIRS[hair]
     table["trousers"] = (196, 190, 180) if dark_ground else (84, 92, 112)
-    second = main if colour2 == "none" else second_colour(colour, colour2)
+    second = main if colour2 == "none" else second_colour(colour2)
     table["pattern"] = second
     table["heart"] = (250, 206, 70) if colour2 not in ("yellow", "orange") else (120, 66, 30)
     if style in ("pastel", "hatched"):
@@ -157,20 +157,19 @@ class _Cut:
         covered = garment.sleeves in ("short", "long")
         if self.dress:
             self.neck, self.shoulder, self.armpit = (
-                (0.17, -0.58),
+                (0.2, -0.58),
                 (0.34 if covered else 0.29, -0.52),
                 (0.29, -0.28),
             )
             self.waist_y = -0.06
-            self.waist = 0.34 if loose else 0.2
             hem_y = {"mini": 0.4, "midi": 0.65, "maxi": 0.89}[garment.length]
             share = (hem_y - self.waist_y) / 0.9
             if loose:
-                self.side = [(0.35, -0.06), (0.4 + 0.2 * share, hem_y * 0.5), (0.44 + 0.4 * share, hem_y)]
+                self.side = [(0.26, -0.06), (0.36, 0.07), (0.4 + 0.4 * share, hem_y)]
             else:
                 self.side = [(0.2, -0.06), (0.33, 0.16), (0.33, 0.3), (0.34 - 0.05 * share, hem_y)]
             self.shoulder_joint, self.elbow, self.hand = (0.31, -0.44), (0.56, -0.1), (0.7, 0.24)
-            self.bent = (0.66, -0.06), (0.27, 0.08)
+            self.bent, self.straight = ((0.68, -0.06), (0.27, 0.08)), ((0.49, -0.1), (0.54, 0.24))
             self.arm, self.sleeve = 0.105, (0.3 if loose else 0.21)
             self.head = (0.0, -0.82, 0.14)
         else:
@@ -180,7 +179,6 @@ class _Cut:
                 (0.44, -0.14),
             )
             self.waist_y = 0.2
-            self.waist = 0.55 if loose else 0.34
             hem_y = {"none": 0.6, "cropped": 0.13, "long": 0.74}[garment.length]
             if loose:
                 self.side = [(0.53, 0.06), (0.57, hem_y * 0.6), (0.6, hem_y)]
@@ -189,14 +187,14 @@ class _Cut:
             else:
                 self.side = [(0.34, 0.18), (0.4, 0.46), (0.42, hem_y)]
             self.shoulder_joint, self.elbow, self.hand = (0.43, -0.42), (0.7, 0.06), (0.84, 0.54)
-            self.bent = (0.84, 0.12), (0.4, 0.36)
+            self.bent, self.straight = ((0.86, 0.12), (0.4, 0.36)), ((0.62, 0.06), (0.68, 0.54))
             self.arm, self.sleeve = 0.16, (0.4 if loose else 0.29)
             self.head = (0.0, -0.92, 0.2)
         if garment.detail == "lace":  # the trimming is part of the length
             self.side[-1] = (self.side[-1][0], hem_y - 0.07)
         self.hem_y = self.side[-1][1]
         self.hem = self.side[-1][0]
-        self.depth = {"round": 0.2, "v": 0.4, "collar": 0.2}[garment.neckline] * (0.8 if self.dress else 1.0)
+        self.depth = {"round": 0.18, "v": 0.44, "collar": 0.2}[garment.neckline]
 
 
 def _along(path: Sequence[tuple[float, float]], share: float) -> list[tuple[float, float]]:
@@ -217,11 +215,10 @@ def _along(path: Sequence[tuple[float, float]], share: float) -> list[tuple[floa
 def _arms(c: _Cut, worn: bool) -> list[list[tuple[float, float]]]:
     """The paths of the two arms: worn, one hand rests on the hip; on the hanger both sleeves hang."""
     sx, sy = c.shoulder_joint
-    straight = [(sx, sy), c.elbow, c.hand]
     if worn:
-        return [[(-sx, sy), *((-x, y) for x, y in c.bent)], straight]
+        return [[(-sx, sy), *((-x, y) for x, y in c.bent)], [(sx, sy), *c.straight]]
     (ex, ey), (hx, hy) = c.elbow, c.hand
-    return [[(-sx, sy), (-ex * 0.98, ey + 0.03), (-hx * 0.9, hy)], straight]
+    return [[(-sx, sy), (-ex * 0.98, ey + 0.03), (-hx * 0.9, hy)], [(sx, sy), c.elbow, c.hand]]
 
 
 def _body(c: _Cut, worn: bool) -> list[Part]:
@@ -532,7 +529,7 @@ def _figure(
     a = np.deg2rad(degrees)
     cos, sin = half * np.cos(a), half * np.sin(a)
     flip = -1.0 if garment.facing == "right" else 1.0
-    sway = 0.0 if garment.variant else 0.12  # what hangs sways a little to one side
+    sway = 0.06 if garment.variant else 0.12  # what hangs sways to one side, who stands leans a little
     matrix = np.array([[1.0, 0.0], [-sway, 1.0]]) @ np.array([[flip * cos, flip * sin], [-sin, cos]])
     flat = (points @ matrix + (half * (1 + shift[0]), half * (1 + shift[1]))).ravel().tolist()
     image = Image.new("L", (side, side), EMPTY)
@@ -672,7 +669,7 @@ def draw_garment(garment: Garment, seed: int, size: int = 112) -> Image.Image:
     PAINTERS[garment.background](board, rng)
     ink_width = {"outline": round(4 * unit), "hatched": round(2 * unit)}.get(style, 0)
     rim_width = max(1, round({"outline": 5, "mosaic": 4}.get(style, 3) * unit))
-    shift = rng.uniform(-0.03, 0.03), rng.uniform(-0.015, 0.015)
+    shift = rng.uniform(-0.02, 0.02), rng.uniform(-0.015, 0.015)
     figure = _figure(garment, side, float(rng.uniform(-3, 3)), shift, rim_width, ink_width, round(2 * unit))
     index = np.asarray(figure)
     solid = _mask(index != EMPTY)

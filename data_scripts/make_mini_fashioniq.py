@@ -11,9 +11,9 @@ pictures show target points with another style, shade, variant or viewpoint, and
 
 `val` and `test` share their galleries (`split.*.val.json` and `split.*.test.json` list the same names), which
 halves their size; their queries come from different families. `val` families and wordings are like the
-training ones. Half of the `test` families hold a combination that no training picture shows, and a third of the `test`
-queries use wordings that no training text uses. Unlike the real test split, the mini test split carries its
-targets.
+training ones. Half of the `test` families hold a combination that no training picture shows, and a third of
+the `test` queries use wordings that no training text uses. Unlike the real test split, the mini test split
+carries its targets.
 """
 
 from __future__ import annotations

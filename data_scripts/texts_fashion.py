@@ -50,7 +50,7 @@ PLACES = {
 PLACE_SYNONYMS = {
     "studio": ("inside a studio", "under studio light"),
     "wall": ("in front of a wall", "at the wall"),
-    "garden": ("among garden flowers", "in a green garden"),
+    "garden": ("on garden grass", "in a garden with grass"),
     **{name: texts.PLACE_SYNONYMS[name] for name in ("beach", "city", "room", "snowy park", "desert")},
 }
 VARIANT_PHRASES = ("on a hanger", "on a model")
@@ -389,7 +389,7 @@ def _wordings(garment: Garment, edit: Edit, field: str) -> tuple[list[Wording], 
         on = {"pocket": " on the front", "lace": " on the hem", "buttons": " on the front"}.get(new, " on it")
         if old == "none":
             return (
-                _forms(has=[a(new), a(new), a(new) + on], bare=[f"add {a(new)}", f"and {a(new)}"]),
+                _forms(has=[a(new), a(new), a(new) + on], bare=[f"add {a(new)}", f"with {a(new)}"]),
                 _forms(bare=[f"give it {a(new)}", f"put {a(new)} on it"]),
             )
         return (
