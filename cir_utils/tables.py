@@ -62,7 +62,7 @@ def comparison(
     labels = list(names) if names is not None else _distinct([run.name for run in runs])
     rows = [run.compared(label) for run, label in zip(runs, labels, strict=True)]
     metric = metric or runs[0].headline
-    shown = list(metrics) if metrics is not None else _columns(runs[0], metric)
+    shown = list(metrics) if metrics is not None else _columns(runs[0], rows[0].metrics, metric)
     chosen = [(label, labels[0]) for label in labels[1:]] if pairs is None else list(pairs)
     return Comparison(
         protocol=protocol_line(runs[0].record["protocol"]),
@@ -75,10 +75,15 @@ def comparison(
 def protocol_line(protocol: Mapping[str, Any]) -> str:
     """A protocol in one line: ``mini-circo test, 300 queries, gallery 2,000 (...), reference kept, ...``."""
     size = protocol["gallery_size"]
+    if isinstance(size, Mapping):
+        listed = " / ".join(f"{name} {count:,}" for name, count in size.items())
+        gallery = f"{protocol['gallery']}: {listed}"
+    else:
+        gallery = protocol["gallery"] if size is None else f"{size:,}"
     parts = [
         f"{protocol['benchmark']} {protocol['split']}",
         f"{protocol['queries']:,} queries",
-        f"gallery {protocol['gallery'] if size is None else f'{size:,}'}",
+        f"gallery {gallery}",
         f"reference {protocol['reference']}",
         f"text: {protocol['caption_rule']}",
     ]
@@ -116,11 +121,12 @@ def pad(markdown: str) -> str:
     return "\n".join(lines)
 
 
-def _columns(run: Run, metric: str) -> list[str]:
-    """The columns of the benchmark's table, and ``metric`` where it is not among them."""
-    if metric not in run.per_query:
-        raise InputError(f"run {run.name} has no metric {metric!r}; choose one of {', '.join(run.per_query)}")
-    usual = TABLE_METRICS[run.record["benchmark"]]
+def _columns(run: Run, metrics: Sequence[str], metric: str) -> list[str]:
+    """The columns of the benchmark's table, and ``metric`` where it is not among them; ``metrics`` are all
+    that the run has."""
+    if metric not in metrics:
+        raise InputError(f"run {run.name} has no metric {metric!r}; choose one of {', '.join(metrics)}")
+    usual = [name for name in TABLE_METRICS[run.record["benchmark"]] if name in metrics]
     return [*usual, *([] if metric in usual else [metric])]
 
 
