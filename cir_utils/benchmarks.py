@@ -289,8 +289,8 @@ BENCHMARKS: dict[str, Entry] = {
         ("val",),
         "",
         (),
-        "the folder of FashionIQ, with captions/ and image_splits/ from github.com/XiaoxiaoGuo/fashion-iq and "
-        "the pictures in images/",
+        "the folder of FashionIQ, with captions/ and image_splits/ from github.com/XiaoxiaoGuo/fashion-iq "
+        "and the pictures in images/",
         {"val": 6016},
     ),
 }

@@ -1,10 +1,10 @@
 """Files for the evaluation servers of CIRR and CIRCO: written from a run, and checked in words.
 
 CIRR takes two JSON files of at most 5 MB, ``recall`` with 50 names a query and ``recall_subset`` with three
-members of the query's subset; each also holds ``"version": "rc2"`` and its own ``"metric"``, and the reference
-is in no list. CIRCO takes one: 50 integer image ids a query. The official evaluators accept much that scores
-wrongly (a part of the queries, short lists, an image twice when it is written once as text), so everything
-is checked here before a file is written or uploaded.
+members of the query's subset; each also holds ``"version": "rc2"`` and its own ``"metric"``, and the
+reference is in no list. CIRCO takes one: 50 integer image ids a query. The official evaluators accept much
+that scores wrongly (a part of the queries, short lists, an image twice when it is written once as text), so
+everything is checked here before a file is written or uploaded.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def write_cirr_world(
     level: str = "",
     pictures: str = "dev",
 ) -> Path:
-    """The same pictures in CIRR's layout: eight queries a split, "make it COLOUR", the place kept; a subset is
-    all pictures of one thing. ``level`` puts the annotations into a folder below the root, ``pictures`` is
+    """The same pictures in CIRR's layout: eight queries a split, "make it COLOUR", the place kept; a subset
+    is all pictures of one thing. ``level`` puts the annotations into a folder below the root, ``pictures`` is
     where the pictures lie."""
     draw_pictures(root / pictures, {image: f"{cirr_name(image)}.png" for image in IDS})
     inner = root / level
@@ -133,8 +133,8 @@ def fashion_name(image: int) -> str:
 def write_fashion_world(
     root: Path, splits: tuple[str, ...] = ("val", "test"), extension: str = "jpg"
 ) -> Path:
-    """The same pictures in FashionIQ's layout: three categories of twelve pictures, the middle one sharing six
-    with each of the others, and four queries each."""
+    """The same pictures in FashionIQ's layout: three categories of twelve pictures, the middle one sharing
+    six with each of the others, and four queries each."""
     draw_pictures(root / "images", {image: f"{fashion_name(image)}.{extension}" for image in IDS})
     (root / "captions").mkdir()
     (root / "image_splits").mkdir()

@@ -69,11 +69,9 @@ def read(name: str, split: str, root: Path, need_images: bool, options: Options)
         )
         queries, notes = without_missing(queries, missing, options.missing, what, mend)
         gallery = tuple(image for image in gallery if image not in missing)
-        moved = next(
-            (image for image in found if found[image].parent.name != places[image].parent.name), None
-        )
-        if moved is not None:
-            notes += (f"pictures are not in the sub-folders of {listing.name} (such as {moved}): found flat",)
+        moved = sum(path.parent.name != places[image].parent.name for image, path in found.items())
+        if moved:
+            notes += (f"{moved:,} pictures lie flat, not in the folders that {listing.name} names",)
     blank = {str(row["pairid"]) for row in rows if not row["caption"].strip()}
     empty = sum(query.id in blank for query in queries)
     if empty:
