@@ -6,6 +6,7 @@ all categories in ``images/`` (or in ``images/<category>/``).
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,6 +18,8 @@ from cir_utils.layouts.common import find_pictures, is_name, read_rows, require,
 CATEGORIES = ("dress", "shirt", "toptee")
 #: What is stripped from the ends of a caption before the two are joined, as in SEARLE and CIReVL.
 ENDS = " \t\r\n.,?"
+#: Shoppers who go on from the first caption begin the second with it; joined, it would stand twice.
+STRAY = re.compile(r"^(and\b\s*)+|(\s+and)+$|^and$", re.IGNORECASE)
 
 
 def read(name: str, split: str, root: Path, need_images: bool, options: Options) -> Benchmark:
@@ -99,12 +102,13 @@ def read(name: str, split: str, root: Path, need_images: bool, options: Options)
 
 
 def join_captions(captions: tuple[str, str]) -> str:
-    """The two captions of a query as one text: blanks and ``.,?`` stripped from their ends, joined by "and".
+    """The two captions of a query as one text: blanks, ``.,?`` and a stray "and" stripped from their ends,
+    joined by "and".
 
     An empty caption is left out, and a caption that repeats the other (but for case) is not said twice; ""
     when nothing is left.
     """
-    first, second = (caption.strip(ENDS) for caption in captions)
+    first, second = (STRAY.sub("", caption.strip(ENDS)).strip(ENDS) for caption in captions)
     if first.casefold() == second.casefold():
         return first
     return " and ".join(caption for caption in (first, second) if caption)
