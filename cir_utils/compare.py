@@ -168,7 +168,7 @@ def paired_permutation(a: Any, b: Any, resamples: int = RESAMPLES, seed: int = S
     change = first - second
     moved = change[change != 0]
     p, exact = 1.0, True
-    if moved.size:
+    if moved.size > 1:  # the two flips of a single difference are equally far from zero: p is 1
         exact = 2.0**moved.size <= resamples
         p = float(
             stats.permutation_test(
