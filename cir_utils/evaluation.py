@@ -167,6 +167,8 @@ def _check_lists(table: Any, bench: Benchmark, explicit: bool) -> dict[str, list
     for part in parts.values():
         own = [query.id for query in part.queries]
         mine = {query: table[query] for query in own} if len(parts) > 1 and isinstance(table, dict) else table
+        if part.protocol.reference == "kept":
+            _check_kept(mine, part, explicit)
         rankings |= check_rankings(
             mine,
             own,
@@ -175,8 +177,6 @@ def _check_lists(table: Any, bench: Benchmark, explicit: bool) -> dict[str, list
             at_least=AT_LEAST,
             removed=part.removed,
         )
-        if part.protocol.reference == "kept":
-            _check_kept(rankings, part, explicit)
     for query_id, ranking in rankings.items() if integer_ids else ():
         below = [image for image in ranking if isinstance(image, int) and image < 0]
         if below:
@@ -184,11 +184,14 @@ def _check_lists(table: Any, bench: Benchmark, explicit: bool) -> dict[str, list
     return rankings
 
 
-def _check_kept(rankings: Rankings, part: Benchmark, explicit: bool) -> None:
-    """A file that was made without references has no figures of a protocol that keeps them."""
-    absent = [query for query in part.queries if query.reference not in rankings[query.id]]
+def _check_kept(table: Any, part: Benchmark, explicit: bool) -> None:
+    """A file that was made without references has no figures of a protocol that keeps them: its lists hold
+    everything else, or (where keeping was asked for) none holds its reference."""
+    rows = table.items() if isinstance(table, dict) else ()
+    lists = {query: row for query, row in rows if isinstance(row, list)}
+    absent = [query for query in part.queries if query.reference not in lists.get(query.id, ())]
     known = frozenset(part.gallery)
-    full = [q for q in absent if q.reference in known and len(rankings[q.id]) == len(known) - 1]
+    full = [q for q in absent if len(lists.get(q.id, ())) == len(known) - 1 and q.reference in known]
     if full or (explicit and len(absent) == len(part.queries)):
         first = (full or absent)[0]
         raise InputError(

@@ -205,7 +205,8 @@ def recall_per_query(
     Raises `InputError` for k under 1 and for a query that is not ranked.
     """
     _check_ks(ks)
-    hit = [hits(_ranking(rankings, query), (image,)) for query, image in target.items()]
+    most = max(ks)
+    hit = [hits(_ranking(rankings, query)[:most], (image,)) for query, image in target.items()]
     return {f"R@{k}": np.array([recall(h, k) for h in hit], dtype=np.float64) for k in ks}
 
 
@@ -263,7 +264,7 @@ def circo_per_query(
             raise InputError(
                 f"query {query}: no ground truths; this split's answers are not public, use another split"
             )
-        hit.append((hits(_ranking(rankings, query), relevant), len(frozenset(relevant))))
+        hit.append((hits(_ranking(rankings, query)[: max(ks)], relevant), len(frozenset(relevant))))
     for k in ks:
         found[f"mAP@{k}"] = np.array([average_precision(h, count, k) for h, count in hit], dtype=np.float64)
     if target is not None:

@@ -199,7 +199,8 @@ def test_runs_with_groups_are_compared_on_the_mean_of_the_groups():
     paired = paired_table(runs, [("new", "base")], "mean/R@10")
     assert paired["difference"][0] == pytest.approx(2 / 3)
     assert paired[["wins", "ties", "losses"]].loc[0].tolist() == [2, 2, 0]
-    # Flips of +2/3 (query 0, a third of its group) and +2 (query 3, all of its own): 2 of 4 sums are as far from 0.
+    # Flips of +2/3 (query 0, a third of its group) and +2 (query 3, all of its own): of the four sums two are
+    # as far from 0.
     assert paired["p"][0] == pytest.approx(0.5)
     with pytest.raises(InputError, match="has no metric 'R@10'"):
         results_table(runs, ["R@10"])
