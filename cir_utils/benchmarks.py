@@ -2,23 +2,27 @@
 twin.
 
 A benchmark is read whole and checked before any model is loaded. Files are UTF-8 JSON; what does not follow
-the published layout is an :class:`InputError` that names the file, the query, the field and the mend.
+the published layout is an :class:`InputError` that names the file, the query, the field and the mend. The
+layouts on disk are in ``cir_utils/layouts/``, one file a benchmark.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from cir_utils.errors import InputError
-from cir_utils.files import MEND_SHIPPED, read_json
+from cir_utils.files import MEND_SHIPPED
 
 ImageId = int | str
+Family = Literal["circo", "cirr", "fashioniq"]
+Reference = Literal["kept", "removed"]
+Missing = Literal["stop", "leave-out"]
+Gallery = Literal["original", "union"]
 
 #: What stands in for an empty or blank modification text (X^R's choice); the protocol counts it.
 EMPTY_TEXT = "the same image"
@@ -32,6 +36,10 @@ class Query:
     ``text`` is ``T_m`` as the methods get it: stripped, never empty (see ``EMPTY_TEXT``). ``targets`` are all
     ground truths, ``()`` where the split has no public answers; ``target`` is the one that recall counts, a
     member of ``targets``, or None. ``aspects`` are CIRCO's semantic aspects, ``()`` in files without them.
+
+    ``members`` is CIRR's subset of six look-alikes, the reference among them, ``()`` elsewhere. ``category``
+    is FashionIQ's, "" elsewhere. ``other_text`` is FashionIQ's text with the captions in the other order
+    where both orders are averaged, else "".
     """
 
     id: str
@@ -41,6 +49,9 @@ class Query:
     target: ImageId | None
     shared_concept: str = ""
     aspects: tuple[str, ...] = ()
+    members: tuple[ImageId, ...] = ()
+    category: str = ""
+    other_text: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,17 +59,18 @@ class Protocol:
     """Under which rules a number was made. Part of every result row; rows of different protocols are not
     compared.
 
-    ``gallery`` says where the image list comes from; ``gallery_size`` is None where it is unknown.
-    ``reference`` says whether the reference image stays in the ranking. ``caption_rule`` says how ``T_m`` is
-    made of the annotation. ``empty_texts`` counts the queries whose text was replaced by ``EMPTY_TEXT``;
-    ``missing_images`` counts pictures of the gallery that are not there and were left out.
+    ``gallery`` says where the image list comes from; ``gallery_size`` is None where it is unknown, and one
+    size a category for FashionIQ. ``reference`` says whether the reference image stays in the ranking.
+    ``caption_rule`` says how ``T_m`` is made of the annotation. ``empty_texts`` counts the queries whose text
+    was replaced by ``EMPTY_TEXT``; ``missing_images`` counts pictures of the gallery that are not there and
+    were left out, with the queries that need them.
     """
 
     benchmark: str
     split: str
     gallery: str
-    gallery_size: int | None
-    reference: Literal["kept", "removed"]
+    gallery_size: int | dict[str, int] | None
+    reference: Reference
     caption_rule: str
     shared_concept: bool
     queries: int
@@ -71,11 +83,39 @@ class Protocol:
 
 
 @dataclass(frozen=True)
+class Options:
+    """Choices where the field disagrees; the defaults are the published ones.
+
+    * ``gallery`` (FashionIQ): ``original``, the image lists of the split files, as in the zero-shot papers;
+      or ``union``, the references and targets of the split's queries alone, the "VAL" protocol of some
+      supervised papers. The two differ by 5 to 10 points.
+    * ``reference``: ``kept`` in the ranking or ``removed`` before ranks are taken; None is the benchmark's
+      own rule (CIRR removes it, FashionIQ and CIRCO keep it).
+    * ``both_orders`` (FashionIQ): CLIP's feature of ``T_m`` is the mean of "c1 and c2" and "c2 and c1", as in
+      SEARLE; the default is the order of the file, as in CIReVL and X^R. Prompts get the file's order always.
+    * ``shared_concept`` (CIRCO): ``T_m`` is "<shared concept> that <relative caption>", the sentence which
+      CIRCO's annotators completed; the default is the relative caption alone, as in the published code of
+      SEARLE and CIReVL.
+    * ``missing``: pictures that are not there ``stop`` the run, or ``leave-out`` makes the gallery smaller
+      and leaves out the queries whose reference, ground truth or subset member is missing.
+    """
+
+    gallery: Gallery = "original"
+    reference: Reference | None = None
+    both_orders: bool = False
+    shared_concept: bool = False
+    missing: Missing = "stop"
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """Queries, gallery and protocol of one split.
 
-    ``gallery`` is in the benchmark's own fixed order (CIRCO: by id), which also breaks ties; it is ``()``
-    where the image list is unknown. ``notes`` are sentences for the reader of a result.
+    ``gallery`` is in the benchmark's own fixed order (CIRCO: by id; the others: as in the split file), which
+    also breaks ties; it is ``()`` where the image list is unknown. FashionIQ's queries each rank the gallery
+    of their category alone: ``categories`` holds those galleries, and ``gallery`` all their images, each
+    once; see :attr:`parts`. ``annotations`` are the files that were read; ``notes`` are sentences for the
+    reader of a result.
     """
 
     name: str
@@ -88,6 +128,8 @@ class Benchmark:
     locate: Callable[[ImageId], Path] = field(
         default=lambda image_id: Path(str(image_id)), repr=False, compare=False
     )
+    categories: Mapping[str, tuple[ImageId, ...]] = field(default_factory=dict)
+    annotations: tuple[Path, ...] = ()
 
     def image_path(self, image_id: ImageId) -> Path:
         """Where the picture with this id lies (the file need not exist when images were not asked for)."""
@@ -98,19 +140,54 @@ class Benchmark:
         """True when every query's ground truths are public."""
         return all(query.targets for query in self.queries)
 
+    @property
+    def family(self) -> Family:
+        """The benchmark whose layout, protocol and metrics this one follows."""
+        return BENCHMARKS[self.name].family
 
-Reader = Callable[[str, str, Path, bool, bool, str], Benchmark]
+    @property
+    def parts(self) -> dict[str, Benchmark]:
+        """The benchmark by gallery: FashionIQ's categories, each with its own queries and gallery; any other
+        is one part called ""."""
+        if not self.categories:
+            return {"": self}
+        return {
+            category: replace(
+                self,
+                queries=tuple(query for query in self.queries if query.category == category),
+                gallery=gallery,
+                categories={},
+            )
+            for category, gallery in self.categories.items()
+        }
+
+    @property
+    def removed(self) -> dict[str, ImageId]:
+        """The image that no ranking of a query holds: its reference where the protocol removes it, else
+        nothing."""
+        if self.protocol.reference == "kept":
+            return {}
+        return {query.id: query.reference for query in self.queries}
+
+    def subset(self, query: Query) -> tuple[ImageId, ...]:
+        """CIRR's subset of ``query`` as it is ranked: five images, or all six where the reference is kept."""
+        kept = self.protocol.reference == "kept"
+        return tuple(image for image in query.members if kept or image != query.reference)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the registry: where a benchmark comes from and who reads it."""
+    """One row of the registry: where a benchmark comes from and who reads it.
 
-    read: Reader
+    ``shipped`` is a folder under ``cir_utils/mini``, "" for a real benchmark; ``hidden`` are the splits whose
+    answers are not public; ``queries`` the published number of queries by split, where there is one."""
+
+    family: Family
     splits: tuple[str, ...]
-    shipped: str  # folder under cir_utils/mini, "" for a real benchmark
-    hidden: tuple[str, ...]  # splits whose answers are not public
+    shipped: str
+    hidden: tuple[str, ...]
     mend: str
+    queries: dict[str, int] = field(default_factory=dict)
 
 
 def benchmark_names() -> tuple[str, ...]:
@@ -129,29 +206,24 @@ def check_benchmark(name: str, split: str) -> Entry:
 
 
 def load_benchmark(
-    name: str,
-    split: str,
-    root: Path | str | None = None,
-    *,
-    need_images: bool = True,
-    shared_concept: bool = False,
+    name: str, split: str, root: Path | str | None = None, *, need_images: bool = True, **options: Any
 ) -> Benchmark:
     """Read and check one split of a benchmark.
 
-    ``root`` is the benchmark's folder (CIRCO: the one that holds ``annotations/``); the mini benchmarks
-    default to the shipped one. With ``need_images`` every picture of the gallery must be there; without,
-    annotations alone are enough, and the gallery is the published image list, or unknown where that list is
-    absent (said in ``notes``).
+    ``root`` is the benchmark's folder (CIRCO: the one that holds ``annotations/``; the others: ``captions/``
+    and ``image_splits/``, for CIRR also one level above, in ``cirr/``); the mini benchmarks default to the
+    shipped one. With ``need_images`` every picture of the gallery must be there; without, annotations alone
+    are enough, and CIRCO's gallery is the published image list, or unknown where that list is absent (said in
+    ``notes``). Pictures are found by name without extension.
 
-    ``shared_concept`` makes ``T_m`` of CIRCO's two texts, "<shared concept> that <relative caption>": the
-    sentence which CIRCO's annotators completed. The default is the relative caption alone, as in the
-    published code of SEARLE and CIReVL. The choice is part of the protocol.
+    ``options`` are fields of :class:`Options`; what was chosen is part of the protocol.
 
-    Raises :class:`InputError` for an unknown name or split (the choices are listed), a missing file, and
-    content that is not as published: repeated query ids, missing or ill-typed fields, references or targets
-    outside the gallery.
+    Raises :class:`InputError` for an unknown name or split (the choices are listed), an option that the
+    benchmark does not have, a missing file, and content that is not as published: repeated query ids, missing
+    or ill-typed fields, references, targets or members outside the gallery.
     """
     entry = check_benchmark(name, split)
+    chosen = check_options(name, Options(**options))
     if root is None:
         if not entry.shipped:
             raise InputError(f"benchmark {name} needs its folder: give --root, {entry.mend}")
@@ -159,201 +231,66 @@ def load_benchmark(
     root = Path(root)
     if not root.is_dir():
         raise InputError(f"the folder {root} of benchmark {name} does not exist: {entry.mend}")
-    return entry.read(name, split, root, need_images, shared_concept, entry.mend)
+    read = import_module(f"cir_utils.layouts.{entry.family}").read
+    found: Benchmark = read(name, split, root, need_images, chosen)
+    published = entry.queries.get(split)
+    if published in (None, len(found.queries)):
+        return found
+    # A part of a split is a fair thing to try, but its figures are not those of the benchmark.
+    note = f"{len(found.queries):,} queries where the published {split} split has {published:,}"
+    return replace(found, notes=(*found.notes, note))
 
 
-# --- CIRCO ---
-# Layout and fields: github.com/miccunifi/CIRCO (Baldrati et al., ICCV 2023). The mini twin has the same.
-
-CIRCO_IMAGES = Path("COCO2017_unlabeled") / "unlabeled2017"
-CIRCO_LIST = Path("COCO2017_unlabeled") / "annotations" / "image_info_unlabeled2017.json"
-
-
-def _read_circo(
-    name: str, split: str, root: Path, need_images: bool, shared_concept: bool, mend: str
-) -> Benchmark:
-    path = root / "annotations" / f"{split}.json"
-    if not path.is_file():
-        raise InputError(f"annotation file {path} does not exist: {mend}")
-    rows = read_json(path, "annotation file")
-    if not isinstance(rows, list) or not rows:
-        raise InputError(f"annotation file {path}: expected a list of queries, one or more; {mend}")
-    need_answers = split not in BENCHMARKS[name].hidden
-    queries = [
-        _circo_query(row, f"annotation file {path}, entry {number}", need_answers, shared_concept, mend)
-        for number, row in enumerate(rows)
-    ]
-    entry_of: dict[str, int] = {}
-    for number, query in enumerate(queries):
-        if query.id in entry_of:
-            raise InputError(
-                f"annotation file {path}, entry {number}: query id {query.id} was already used by entry "
-                f"{entry_of[query.id]}; give every query its own id"
-            )
-        entry_of[query.id] = number
-    if len({bool(query.targets) for query in queries}) > 1:
-        first = next(query.id for query in queries if not query.targets)
-        raise InputError(
-            f"annotation file {path}: query {first} lacks 'gt_img_ids' while others have it; {mend}"
-        )
-
-    gallery, origin, notes = _circo_gallery(root, need_images, mend)
-    known = set(gallery)
-    for query in queries if gallery else ():
-        for field_name, images in (("reference_img_id", (query.reference,)), ("gt_img_ids", query.targets)):
-            for image in images:
-                if image not in known:
-                    raise InputError(
-                        f"annotation file {path}: query {query.id}, {field_name} {image} is not in the "
-                        f"gallery ({len(gallery)} images, {origin}); get the image or the full list: {mend}"
-                    )
-    empty = sum(not row["relative_caption"].strip() for row in rows)
-    if empty:
-        notes += (f"{empty} empty modification text(s) replaced by {EMPTY_TEXT!r}",)
-    images_folder = root / CIRCO_IMAGES
-    return Benchmark(
-        name=name,
-        split=split,
-        queries=tuple(queries),
-        gallery=gallery,
-        root=root,
-        protocol=Protocol(
-            benchmark=name,
-            split=split,
-            gallery=origin,
-            gallery_size=len(gallery) or None,
-            reference="kept",
-            caption_rule="<shared concept> that <relative caption>" if shared_concept else "relative caption",
-            shared_concept=shared_concept,
-            queries=len(queries),
-            empty_texts=empty,
-        ),
-        notes=notes,
-        locate=lambda image_id: images_folder / circo_file_name(image_id),
-    )
-
-
-def _circo_query(row: Any, where: str, need_answers: bool, shared_concept: bool, mend: str) -> Query:
-    """One entry of the annotation file as a query. ``where`` opens every message."""
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: expected an object, not {row!r:.40}; {mend}")
-    if "id" in row:
-        where = f"{where} (query {row['id']!r})"
-    required = ["id", "reference_img_id", "relative_caption", "shared_concept"]
-    if need_answers or "gt_img_ids" in row or "target_img_id" in row:
-        required += ["gt_img_ids", "target_img_id"]
-    for key in required:
-        if key not in row:
-            raise InputError(f"{where}: the field {key!r} is missing; {mend}")
-        value = row[key]
-        if key in ("id", "reference_img_id", "target_img_id") and not is_circo_id(value):
-            raise InputError(f"{where}: the field {key!r} must be a whole number, not {value!r:.40}; {mend}")
-        if key in ("relative_caption", "shared_concept") and not isinstance(value, str):
-            raise InputError(f"{where}: the field {key!r} must be a text, not {value!r:.40}; {mend}")
-    reference, targets, target = row["reference_img_id"], row.get("gt_img_ids", []), row.get("target_img_id")
-    if "gt_img_ids" in required:
-        if not isinstance(targets, list) or not targets or not all(is_circo_id(image) for image in targets):
-            raise InputError(
-                f"{where}: the field 'gt_img_ids' must be a list of whole numbers, one or more; {mend}"
-            )
-        if len(set(targets)) < len(targets):
-            raise InputError(f"{where}: the field 'gt_img_ids' repeats an image; {mend}")
-        if target not in targets:
-            raise InputError(f"{where}: target_img_id {target} is not in gt_img_ids; {mend}")
-        if reference in targets:
-            raise InputError(f"{where}: reference_img_id {reference} is in gt_img_ids; {mend}")
-    aspects = row.get("semantic_aspects", [])
-    if not isinstance(aspects, list) or not all(isinstance(aspect, str) and aspect for aspect in aspects):
-        raise InputError(f"{where}: the field 'semantic_aspects' must be a list of names; {mend}")
-    text, concept = row["relative_caption"].strip(), row["shared_concept"].strip()
-    if shared_concept and concept and text:
-        text = f"{concept} that {text}"
-    return Query(
-        str(row["id"]),
-        reference,
-        text or EMPTY_TEXT,
-        tuple(targets),
-        target,
-        concept,
-        tuple(dict.fromkeys(aspects)),
-    )
-
-
-def circo_file_name(image_id: ImageId) -> str:
-    """COCO's file name of an image id: twelve digits and ``.jpg``."""
-    return f"{int(image_id):012d}.jpg"
-
-
-def is_circo_id(value: object) -> bool:
-    """True for a JSON whole number from 0 (not for true, 1.0 or a text of digits)."""
-    return type(value) is int and value >= 0
-
-
-def _circo_gallery(root: Path, need_images: bool, mend: str) -> tuple[tuple[int, ...], str, tuple[str, ...]]:
-    """Image ids in rising order, where they come from, and notes.
-
-    The published image list decides. Without it, the files of the image folder do, when images are needed;
-    else the gallery is unknown.
-    """
-    listing, folder = root / CIRCO_LIST, root / CIRCO_IMAGES
-    if listing.is_file():
-        table = read_json(listing, "image list")
-        rows = table.get("images") if isinstance(table, dict) else None
-        if not isinstance(rows, list) or not rows:
-            raise InputError(f"image list {listing}: expected a list 'images', one or more; {mend}")
-        ids: set[int] = set()
-        for number, row in enumerate(rows):
-            image = row.get("id") if isinstance(row, dict) else None
-            if not isinstance(image, int) or not is_circo_id(image):
-                raise InputError(f"image list {listing}, image {number}: 'id' must be a whole number; {mend}")
-            if image in ids:
-                raise InputError(f"image list {listing}: id {image} occurs twice; {mend}")
-            ids.add(image)
-        if need_images:
-            there = _file_names(folder)
-            missing = sorted(image for image in ids if circo_file_name(image) not in there)
-            if missing:
-                raise InputError(
-                    f"{len(missing)} of the {len(ids)} images that {listing} lists are not in {folder} "
-                    f"(first: {circo_file_name(missing[0])}); {mend}"
-                )
-        return tuple(sorted(ids)), f"image list {CIRCO_LIST.name}", ()
-    if not need_images:
-        return (
-            (),
-            "unknown",
-            (f"the image list {CIRCO_LIST.name} is absent: image ids are accepted unchecked",),
-        )
-    found = {name for name in _file_names(folder) if name.endswith(".jpg")}
-    odd = sorted(name for name in found if not re.fullmatch(r"[0-9]{12}\.jpg", name))
-    if odd:
-        raise InputError(
-            f"image {folder / odd[0]}: expected a name of twelve digits and .jpg; rename or remove it"
-        )
-    if not found:
-        raise InputError(f"no images in {folder}; {mend}")
-    gallery = tuple(sorted(int(name[:12]) for name in found))
-    note = f"the gallery is what lies in {CIRCO_IMAGES.name}: {len(gallery)} images, not the published list"
-    return gallery, f"files of {CIRCO_IMAGES.name}", (note,)
-
-
-def _file_names(folder: Path) -> set[str]:
-    """Names of a folder's ordinary, visible files (``._*`` and the like left out); none when it is absent."""
-    try:
-        with os.scandir(folder) as entries:
-            return {entry.name for entry in entries if not entry.name.startswith(".") and entry.is_file()}
-    except (FileNotFoundError, NotADirectoryError):
-        return set()
+def check_options(name: str, options: Options) -> Options:
+    """``options`` as they are; :class:`InputError` for an unknown value and for an option that benchmark
+    ``name`` does not have."""
+    family = BENCHMARKS[name].family
+    for what, value, known in (
+        ("--gallery", options.gallery, get_args(Gallery)),
+        ("reference", options.reference or "kept", get_args(Reference)),
+        ("--missing", options.missing, get_args(Missing)),
+    ):
+        if value not in known:
+            raise InputError(f"unknown {what} {value!r}: choose {', '.join(known)}")
+    for what, set_, owner, label in (
+        ("--gallery union", options.gallery != "original", "fashioniq", "FashionIQ"),
+        ("--both-orders", options.both_orders, "fashioniq", "FashionIQ"),
+        ("--shared-concept", options.shared_concept, "circo", "CIRCO"),
+    ):
+        if set_ and family != owner:
+            raise InputError(f"{what} is an option of {label} alone; leave it out for {name}")
+    return options
 
 
 BENCHMARKS: dict[str, Entry] = {
-    "mini-circo": Entry(_read_circo, ("val", "test"), "circo", (), MEND_SHIPPED),
+    "mini-circo": Entry("circo", ("val", "test"), "circo", (), MEND_SHIPPED),
     "circo": Entry(
-        _read_circo,
+        "circo",
         ("val", "test"),
         "",
         ("test",),
         "the folder of CIRCO, with annotations/{val,test}.json from github.com/miccunifi/CIRCO and COCO's "
         "unlabeled images in COCO2017_unlabeled/",
+        {"val": 220, "test": 800},
+    ),
+    "mini-cirr": Entry("cirr", ("val", "test"), "cirr", (), MEND_SHIPPED),
+    "cirr": Entry(
+        "cirr",
+        ("val", "test1"),
+        "",
+        ("test1",),
+        "the folder of CIRR, with captions/ and image_splits/ from the branch cirr_dataset of "
+        "github.com/Cuberick-Orion/CIRR and NLVR2's images in dev/ and test1/",
+        {"val": 4181, "test1": 4148},
+    ),
+    "mini-fashioniq": Entry("fashioniq", ("val", "test"), "fashioniq", (), MEND_SHIPPED),
+    "fashioniq": Entry(
+        "fashioniq",
+        ("val",),
+        "",
+        (),
+        "the folder of FashionIQ, with captions/ and image_splits/ from github.com/XiaoxiaoGuo/fashion-iq "
+        "and the pictures in images/",
+        {"val": 6016},
     ),
 }

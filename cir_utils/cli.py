@@ -55,6 +55,23 @@ MllmOption = Annotated[str | None, typer.Option("--mllm", help="MLLM, instead of
 ConceptOption = Annotated[
     bool, typer.Option("--shared-concept", help="CIRCO: put the shared concept into the text.")
 ]
+GalleryOption = Annotated[
+    str, typer.Option("--gallery", help="FashionIQ: original (the split files) or union (the VAL protocol).")
+]
+ReferenceOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep-reference/--remove-reference",
+        help="The reference image stays in the ranking, or not; default: the benchmark's rule.",
+        show_default=False,
+    ),
+]
+OrdersOption = Annotated[
+    bool, typer.Option("--both-orders", help="FashionIQ: average the features of both caption orders.")
+]
+MissingOption = Annotated[
+    str, typer.Option("--missing", help="Pictures that are not there: stop, or leave-out.")
+]
 
 #: What wrong usage raises, in every version of typer (some bring their own copy of click).
 _USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -115,6 +132,10 @@ def run_command(
     encoder: EncoderOption = None,
     mllm: MllmOption = None,
     shared_concept: ConceptOption = False,
+    gallery: GalleryOption = "original",
+    keep_reference: ReferenceOption = None,
+    both_orders: OrdersOption = False,
+    missing: MissingOption = "stop",
     as_json: JsonOption = False,
 ) -> None:
     """Run one method on one benchmark: a table here, and a run folder with everything."""
@@ -129,7 +150,8 @@ def run_command(
         runs.check_out(out)
         bench = open_workbench(
             benchmark, profile, split, root=root, device=device, cache_dir=cache, limit=limit,
-            encoder=encoder, mllm=mllm, shared_concept=shared_concept,
+            encoder=encoder, mllm=mllm, shared_concept=shared_concept, gallery=gallery,
+            reference=_reference(keep_reference), both_orders=both_orders, missing=missing,
         )  # fmt: skip
         run = runs.run_method(bench, method, resolved)
         folder = run.save(out)
@@ -148,13 +170,19 @@ def evaluate_command(
     split: Annotated[str, typer.Option("--split", "-s", help="Split that the file is about.")],
     root: RootOption = None,
     shared_concept: ConceptOption = False,
+    gallery: GalleryOption = "original",
+    keep_reference: ReferenceOption = None,
+    both_orders: OrdersOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Score a rankings or server file against annotations. Needs no images and no model."""
     with _only_result_on_stdout():
         from cir_utils.evaluation import evaluate_file
 
-        result = evaluate_file(file, benchmark, split, root, shared_concept=shared_concept)
+        result = evaluate_file(
+            file, benchmark, split, root, shared_concept=shared_concept, gallery=gallery,
+            reference=_reference(keep_reference), both_orders=both_orders,
+        )  # fmt: skip
     if as_json:
         print(json.dumps(result, ensure_ascii=False, allow_nan=False))
         return
@@ -164,6 +192,55 @@ def evaluate_command(
     print(metrics_lines(result["metrics"]))
     for note in result.get("notes", []):
         print(f"note: {note}")
+
+
+@app.command("submit")
+def submit_command(
+    run: Annotated[
+        Path | None, typer.Argument(help="Run folder whose rankings are written.", metavar="RUN")
+    ] = None,
+    to: Annotated[str, typer.Option("--to", help="Server: cirr or circo.")] = "",
+    validate: Annotated[
+        Path | None, typer.Option("--validate", help="Check this server file; nothing is written.")
+    ] = None,
+    root: RootOption = None,
+    split: Annotated[
+        str | None, typer.Option("--split", "-s", help="Split of FILE; default: the one the server takes.")
+    ] = None,
+    benchmark: Annotated[
+        str | None, typer.Option("--benchmark", "-b", help="Benchmark of FILE, for instance mini-cirr.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the files; default: RUN.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the server files of a run, checked, or check a file: every broken rule in words."""
+    from cir_utils import submissions
+
+    if not to:
+        raise InputError(f"submit needs --to: choose {', '.join(submissions.SERVERS)}")
+    submissions.check_server(to)
+    if (run is None) == (validate is None):
+        raise InputError("submit takes a run folder or --validate FILE: give one of the two")
+    if validate is not None:
+        verdict = submissions.validate_file(validate, to, root, split=split, benchmark=benchmark)
+        if as_json:
+            print(json.dumps({"file": validate.name, "to": to} | verdict.as_dict(), ensure_ascii=False))
+        if not verdict.valid:
+            raise InputError(f"{validate} is no valid file for {to}: {'; '.join(verdict.errors)}")
+        if not as_json:
+            lines = [f"{validate}: valid for {to}", *(f"warning: {text}" for text in verdict.warnings)]
+            print("\n".join([*lines, *(f"note: {text}" for text in verdict.notes)]))
+        return
+    if split is not None or benchmark is not None:
+        raise InputError("--split and --benchmark belong to --validate; a run folder knows its own")
+    assert run is not None
+    with _only_result_on_stdout():
+        written = submissions.submit_run(run, to, root, out)
+    if as_json:
+        files = [{"file": str(one.path), "bytes": one.size} | one.verdict.as_dict() for one in written]
+        print(json.dumps({"to": to, "files": files}, ensure_ascii=False))
+    else:
+        print(submissions.describe_written(written, to))
 
 
 @app.command("tune")
@@ -302,6 +379,10 @@ def _only_result_on_stdout() -> Iterator[None]:
     """Whatever libraries print goes to stderr: standard output is for the command's result."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
+
+
+def _reference(keep: bool | None) -> str | None:
+    return None if keep is None else "kept" if keep else "removed"
 
 
 def _fail(message: str, code: int) -> int:

@@ -7,6 +7,7 @@ gallery are held fixed. Everything random is seeded, so the same values give the
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from cir_utils.errors import InputError
 LEVEL = 0.95
 RESAMPLES = 9999
 SEED = 42
+#: What the mean over a run's groups is called.
+MEAN = "mean"
 #: Values of one resampling batch (8 bytes each): bounds the memory of long query lists.
 BATCH_VALUES = 4_000_000
 
@@ -69,7 +72,9 @@ class Run:
     order.
 
     `protocol` is the run's protocol (runs of different protocols are not put into one table); `columns` are
-    more cells of the run's row, such as the number of MLLM calls and of parse failures.
+    more cells of the run's row, such as the number of MLLM calls and of parse failures. `groups` names the
+    group of every query where figures are given by group (FashionIQ's categories): the metrics are then
+    `<group>/M` for every group and `mean/M`, the plain mean of the groups, for every M of `values`.
     """
 
     name: str
@@ -77,6 +82,15 @@ class Run:
     values: Mapping[str, np.ndarray]
     protocol: Mapping[str, Any] = field(default_factory=dict)
     columns: Mapping[str, Any] = field(default_factory=dict)
+    groups: Sequence[str] = ()
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that a table can show."""
+        if not self.groups:
+            return list(self.values)
+        names = [*dict.fromkeys(self.groups), MEAN]
+        return [f"{name}/{metric}" for name in names for metric in self.values]
 
 
 def _sample(name: str, values: Any) -> np.ndarray:
@@ -97,9 +111,14 @@ def _sample(name: str, values: Any) -> np.ndarray:
 
 
 def bootstrap_interval(
-    values: Any, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = SEED
+    values: Any,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+    groups: Sequence[str] = (),
 ) -> Interval:
-    """The mean of per-query `values` `(Q,)` with its bootstrap interval over queries.
+    """The mean of per-query `values` `(Q,)` with its bootstrap interval over queries. With `groups`, one name
+    a query, it is the plain mean of the groups' means, and every group is resampled by itself.
 
     BCa (Efron 1987, as in `scipy.stats.bootstrap`), which allows for skewed values such as AP. Where BCa has
     no value, the percentile interval; a constant sample gives the point itself (`"constant"`), one query no
@@ -109,18 +128,19 @@ def bootstrap_interval(
     sample = _sample("values", values)
     if not 0 < level < 1:
         raise InputError(f"level = {level}: expected a number between 0 and 1, such as 0.95")
-    mean = float(sample.mean())
-    if sample.size == 1:
+    parts = _by_group(sample, groups)
+    mean = float(np.mean([part.mean() for part in parts]))
+    if min(part.size for part in parts) == 1:
         return Interval(mean, float("nan"), float("nan"), "single")
-    if np.ptp(sample) == 0:
+    if all(np.ptp(part) == 0 for part in parts):
         return Interval(mean, mean, mean, "constant")
     methods: tuple[Literal["BCa", "percentile"], ...] = ("BCa", "percentile")
     for method in methods:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore", stats.DegenerateDataWarning)
             found = stats.bootstrap(
-                (sample,),
-                np.mean,
+                parts,
+                _mean_of_means,
                 confidence_level=level,
                 n_resamples=resamples,
                 batch=max(1, BATCH_VALUES // sample.size),
@@ -148,7 +168,7 @@ def paired_permutation(a: Any, b: Any, resamples: int = RESAMPLES, seed: int = S
     change = first - second
     moved = change[change != 0]
     p, exact = 1.0, True
-    if moved.size:
+    if moved.size > 1:  # the two flips of a single difference are equally far from zero: p is 1
         exact = 2.0**moved.size <= resamples
         p = float(
             stats.permutation_test(
@@ -173,6 +193,27 @@ def paired_permutation(a: Any, b: Any, resamples: int = RESAMPLES, seed: int = S
 
 def _mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.mean(values, axis=axis)
+
+
+def _mean_of_means(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
+    return sum(np.mean(part, axis=axis) for part in parts) / len(parts)
+
+
+def _by_group(sample: np.ndarray, groups: Sequence[str]) -> tuple[np.ndarray, ...]:
+    """The values of every group; all of them where there are no groups."""
+    if not groups:
+        return (sample,)
+    if len(groups) != sample.size:
+        raise InputError(f"groups: {len(groups)} names for {sample.size} values; give one a value")
+    return tuple(sample[[own == name for own in groups]] for name in dict.fromkeys(groups))
+
+
+def _weights(groups: Sequence[str]) -> np.ndarray | float:
+    """Weights of queries `(Q,)` under which the plain mean of values is the mean of the groups' means."""
+    if not groups:
+        return 1.0
+    sizes = Counter(groups)
+    return np.array([len(groups) / len(sizes) / sizes[name] for name in groups])
 
 
 def holm(p_values: Sequence[float]) -> np.ndarray:
@@ -209,14 +250,15 @@ def results_table(
     runs of different protocols.
     """
     by_name = _by_name(runs)
-    chosen = list(metrics) if metrics is not None else list(runs[0].values)
+    chosen = list(metrics) if metrics is not None else runs[0].metrics
     if not chosen:
         raise InputError("metrics: expected at least one metric name, such as mAP@10")
     rows = []
     for run in runs:
         row: dict[str, Any] = {"method": run.name}
         for metric in chosen:
-            interval = bootstrap_interval(_values(run, metric), level, resamples)
+            sample = _sampled(run, metric)
+            interval = bootstrap_interval(sample.values, level, resamples, groups=sample.groups)
             row |= {metric: interval.mean, f"{metric} low": interval.low, f"{metric} high": interval.high}
         rows.append(row)
     table = pd.DataFrame(rows)
@@ -250,9 +292,11 @@ def paired_table(
     rows = []
     for name, other in pairs:
         a, b = _named(by_name, name), _named(by_name, other)
-        first, second = _aligned(a, b, metric)
-        test = paired_permutation(first, second, resamples)
-        interval = bootstrap_interval(first - second, level, resamples)
+        first, second, groups = _aligned(a, b, metric)
+        # Weighted so, the mean difference is that of the groups' mean, and a sign flip stays a sign flip.
+        weights = _weights(groups)
+        test = paired_permutation(weights * first, weights * second, resamples)
+        interval = bootstrap_interval(first - second, level, resamples, groups=groups)
         cells = (test.difference, interval.low, interval.high, test.wins, test.ties, test.losses, test.p)
         rows.append((name, other, *cells))
     table = pd.DataFrame(rows, columns=["method", "against", *PAIRED_COLUMNS[:-1]])
@@ -285,28 +329,46 @@ def _named(by_name: Mapping[str, Run], name: str) -> Run:
     return by_name[name]
 
 
-def _values(run: Run, metric: str) -> np.ndarray:
-    if metric not in run.values:
-        raise InputError(f"run {run.name!r} has no metric {metric!r}; choose one of {', '.join(run.values)}")
-    values = _sample(f"{run.name} {metric}", run.values[metric])
+@dataclass(frozen=True)
+class _Sampled:
+    """The queries that a metric is taken over, their values `(n,)`, and their groups where it is the mean
+    over groups."""
+
+    queries: list[str]
+    values: np.ndarray
+    groups: list[str]
+
+
+def _sampled(run: Run, metric: str) -> _Sampled:
+    if metric not in run.metrics:
+        raise InputError(f"run {run.name!r} has no metric {metric!r}; choose one of {', '.join(run.metrics)}")
+    group, _, name = metric.rpartition("/") if run.groups else ("", "", metric)
+    values = _sample(f"{run.name} {metric}", run.values[name])
     if values.size != len(run.queries):
         raise InputError(
             f"run {run.name!r}: {values.size} values of {metric} for {len(run.queries)} queries; run again"
         )
-    return values
+    if group in ("", MEAN):
+        return _Sampled(list(run.queries), values, list(run.groups))
+    own = [place for place, name in enumerate(run.groups) if name == group]
+    return _Sampled([run.queries[place] for place in own], values[own], [])
 
 
-def _aligned(a: Run, b: Run, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """The values of two runs in one order of queries."""
-    first, second = _values(a, metric), _values(b, metric)
-    place = {query: i for i, query in enumerate(b.queries)}
-    if len(place) != len(b.queries) or set(place) != set(a.queries) or len(a.queries) != len(place):
-        odd = sorted(set(place) ^ set(a.queries))
+def _aligned(a: Run, b: Run, metric: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """The values of two runs in one order of queries, and the queries' groups."""
+    first, second = _sampled(a, metric), _sampled(b, metric)
+    place = {query: i for i, query in enumerate(second.queries)}
+    if (
+        len(place) != len(second.queries)
+        or set(place) != set(first.queries)
+        or len(first.queries) != len(place)
+    ):
+        odd = sorted(set(place) ^ set(first.queries))
         which = f" (such as query {odd[0]})" if odd else ""
         raise InputError(
             f"runs {a.name!r} and {b.name!r} rank different queries{which}; run both on the same ones"
         )
-    return first, second[[place[query] for query in a.queries]]
+    return first.values, second.values[[place[query] for query in first.queries]], first.groups
 
 
 def to_markdown(table: pd.DataFrame) -> str:

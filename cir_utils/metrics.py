@@ -18,6 +18,7 @@ ImageId = int | str
 Rankings = Mapping[str, Sequence[ImageId]]
 
 CIRCO_KS = (5, 10, 25, 50)
+SUBSET_KS = (1, 2, 3)
 SHOWN = 5
 
 
@@ -31,13 +32,15 @@ def check_rankings(
     integer_ids: bool,
     gallery: Collection[ImageId] | None = None,
     at_least: int = 1,
+    removed: Mapping[str, ImageId] | None = None,
 ) -> dict[str, list[ImageId]]:
     """Check rankings as read from a file and return them in the order of `queries`, with keys as strings.
 
     Every query of `queries` must be there and no other; every value must be a list of at least `at_least` ids
     (fewer only where the whole gallery is shorter), each once; all ids must be integers (`integer_ids`) or
-    all names; all must be in `gallery` where it is given. `12`, `"12"` and `"000012"` are the same image when
-    repeats are counted.
+    all names; all must be in `gallery` where it is given. Where ids are integers, `12`, `"12"` and `"000012"`
+    are the same image when repeats are counted. The image that `removed` names for a query is taken out of
+    its list before its length is looked at (CIRR's reference).
 
     Raises `InputError` that names the first query and image at fault.
     """
@@ -52,13 +55,19 @@ def check_rankings(
             raise InputError(f"query {str(key)!r} occurs twice, as a number and as text; keep one of them")
         by_key[str(key)] = ranking
     wanted = list(dict.fromkeys(queries))
-    _check_queries(by_key, wanted)
+    check_queries(by_key, wanted)
     known = None if gallery is None else frozenset(gallery)
-    enough = at_least if known is None else min(at_least, len(known))
-    return {query: _check_ranking(query, by_key[query], integer_ids, known, enough) for query in wanted}
+    most = at_least if known is None else len(known)
+    checked = {}
+    for query in wanted:
+        own = (removed or {}).get(query)
+        enough = min(at_least, most - (known is not None and own in known))
+        checked[query] = _check_ranking(query, by_key[query], integer_ids, known, enough, own)
+    return checked
 
 
-def _check_queries(found: Mapping[str, Any], wanted: Sequence[str]) -> None:
+def check_queries(found: Mapping[str, Any], wanted: Sequence[str]) -> None:
+    """`found` has an entry for every query of `wanted` and no other; else an `InputError` names the first."""
     missing = [query for query in wanted if query not in found]
     if missing:
         raise InputError(
@@ -74,7 +83,12 @@ def _check_queries(found: Mapping[str, Any], wanted: Sequence[str]) -> None:
 
 
 def _check_ranking(
-    query: str, ranking: Any, integer_ids: bool, known: frozenset[ImageId] | None, enough: int
+    query: str,
+    ranking: Any,
+    integer_ids: bool,
+    known: frozenset[ImageId] | None,
+    enough: int,
+    removed: ImageId | None,
 ) -> list[ImageId]:
     if not isinstance(ranking, (list, tuple)):
         raise InputError(f"query {query}: expected a list of image ids, got {type(ranking).__name__}")
@@ -82,7 +96,7 @@ def _check_ranking(
     for image in ranking:
         if isinstance(image, bool) or not isinstance(image, (int, str)):
             raise InputError(f"query {query}: {image!r} is not an image id; write {_form(integer_ids)}")
-        plain = _plain(image)
+        plain = plain_id(image) if integer_ids else image
         if plain in seen:
             both = f" (as {seen[plain]!r} and {image!r})" if repr(seen[plain]) != repr(image) else ""
             raise InputError(f"query {query}: image {plain} is listed twice{both}; list every image once")
@@ -96,14 +110,17 @@ def _check_ranking(
             raise InputError(
                 f"query {query}: image {image!r} is not in the gallery; check benchmark, split and id"
             )
-    if len(ranking) < enough:
+    left = [image for image in ranking if removed is None or image != removed]
+    if len(left) < enough:
+        without = " (without its reference)" if len(left) < len(ranking) else ""
         raise InputError(
-            f"query {query}: {len(ranking)} images are listed where {enough} or more are needed; list more"
+            f"query {query}: {len(left)} images are listed{without} where {enough} or more are needed; list "
+            "more"
         )
-    return list(ranking)
+    return left
 
 
-def _plain(image: ImageId) -> ImageId:
+def plain_id(image: ImageId) -> ImageId:
     """The image that an id means: digits in text are their number, so that `"000012"` is 12."""
     return int(image) if isinstance(image, str) and image.isascii() and image.isdigit() else image
 
@@ -127,7 +144,7 @@ def check_permutations(
 
     Raises `InputError` that names the first query and image at fault.
     """
-    _check_queries(rankings, list(targets))
+    check_queries(rankings, list(targets))
     everything = frozenset(gallery)
     for query, relevant in targets.items():
         ranking, expected = rankings[query], everything - frozenset((removed or {}).get(query, ()))
@@ -188,8 +205,42 @@ def recall_per_query(
     Raises `InputError` for k under 1 and for a query that is not ranked.
     """
     _check_ks(ks)
-    hit = [hits(_ranking(rankings, query), (image,)) for query, image in target.items()]
+    most = max(ks)
+    hit = [hits(_ranking(rankings, query)[:most], (image,)) for query, image in target.items()]
     return {f"R@{k}": np.array([recall(h, k) for h in hit], dtype=np.float64) for k in ks}
+
+
+def subset_recall_per_query(
+    subsets: Rankings, target: Mapping[str, ImageId], ks: Sequence[int] = SUBSET_KS
+) -> dict[str, np.ndarray]:
+    """CIRR's `R_subset@k`: as `recall_per_query` for rankings of the subset's members alone."""
+    found = recall_per_query(subsets, target, ks)
+    return {f"R_subset@{k}": found[f"R@{k}"] for k in ks}
+
+
+def in_order(ranking: Sequence[ImageId], members: Collection[ImageId]) -> list[ImageId] | None:
+    """The `members` in the order of `ranking`; None where it does not hold them all."""
+    wanted = frozenset(members)
+    found = [image for image in ranking if image in wanted]
+    return found if len(found) == len(wanted) else None
+
+
+def category_means(per_query: Mapping[str, np.ndarray], categories: Sequence[str]) -> dict[str, float]:
+    """FashionIQ's figures: `<category>/M`, the mean of metric M over the category's queries, and `mean/M`,
+    the plain mean of those.
+
+    `categories` names the category of every query, in the order of the values `(Q,)`. Raises `InputError`
+    when there is no query.
+    """
+    groups = {name: np.array([own == name for own in categories]) for name in dict.fromkeys(categories)}
+    found: dict[str, float] = {}
+    for group, own in groups.items():
+        found |= means({f"{group}/{name}": values[own] for name, values in per_query.items()})
+    if not groups:
+        return means(per_query)
+    for name in per_query:
+        found[f"mean/{name}"] = float(np.mean([found[f"{group}/{name}"] for group in groups]))
+    return found
 
 
 def circo_per_query(
@@ -213,7 +264,7 @@ def circo_per_query(
             raise InputError(
                 f"query {query}: no ground truths; this split's answers are not public, use another split"
             )
-        hit.append((hits(_ranking(rankings, query), relevant), len(frozenset(relevant))))
+        hit.append((hits(_ranking(rankings, query)[: max(ks)], relevant), len(frozenset(relevant))))
     for k in ks:
         found[f"mAP@{k}"] = np.array([average_precision(h, count, k) for h, count in hit], dtype=np.float64)
     if target is not None:

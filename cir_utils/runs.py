@@ -5,7 +5,8 @@ A run folder holds
 * ``run.json``: the record: method, settings, protocol, cost, counts, seconds a stage, versions, hashes of
   what went in;
 * ``metrics.json``: the metrics and their values query by query;
-* ``rankings.parquet``: for every query (``query_id``) all gallery ids, best first (``image_ids``);
+* ``rankings.parquet``: for every query (``query_id``) all gallery ids, best first (``image_ids``; without
+  the reference where the protocol removes it); for CIRR also the ranked subset (``subset_ids``);
 * ``traces.jsonl``: one line a query: what every agent said and what came first.
 
 The folder appears whole or not at all.
@@ -36,20 +37,30 @@ import pyarrow.parquet as pq
 import torch
 
 from cir_utils import __version__, compare
-from cir_utils.benchmarks import Benchmark, ImageId, Query
+from cir_utils.benchmarks import BENCHMARKS, Benchmark, Family, ImageId, Query
 from cir_utils.errors import InputError
-from cir_utils.evaluation import KS, score_rankings
+from cir_utils.evaluation import KS, query_values, score_rankings
 from cir_utils.files import read_json
+from cir_utils.layouts.fashioniq import CATEGORIES
 from cir_utils.methods import SettingValue, load_method
-from cir_utils.metrics import check_permutations, circo_per_query
+from cir_utils.metrics import check_permutations, check_queries
 from cir_utils.profiles import PACKAGE
 from cir_utils.workbench import MethodOutput, Workbench
 
 FORMAT = 1
 RECORD, METRICS, RANKINGS, TRACES = "run.json", "metrics.json", "rankings.parquet", "traces.jsonl"
 PACKAGES = ("torch", "torchvision", "transformers", "open_clip_torch", "tokenizers", "numpy", "pillow")
-#: The columns of a benchmark's results table; the first is what methods are compared and tuned on.
-TABLE_METRICS = {name: ("mAP@5", "mAP@10", "mAP@25", "mAP@50") for name in ("mini-circo", "circo")}
+#: The columns of each family's results table; the first is what methods are compared and tuned on.
+FAMILY_METRICS: dict[Family, tuple[str, ...]] = {
+    "circo": ("mAP@5", "mAP@10", "mAP@25", "mAP@50"),
+    "cirr": ("R@1", "R@5", "R@10", "R@50", "R_subset@1", "R_subset@2", "R_subset@3"),
+    "fashioniq": (
+        "mean/R@10",
+        "mean/R@50",
+        *(f"{category}/R@{k}" for category in CATEGORIES for k in (10, 50)),
+    ),
+}
+TABLE_METRICS = {name: FAMILY_METRICS[entry.family] for name, entry in BENCHMARKS.items()}
 SUMMARY = ("method", "benchmark", "split", "profile", "settings", "protocol")
 COST = ("mllm_calls", "cached_calls", "prompt_tokens", "completion_tokens", "parse_failures", "seconds")
 
@@ -58,7 +69,9 @@ COST = ("mllm_calls", "cached_calls", "prompt_tokens", "completion_tokens", "par
 class Run:
     """A finished run. ``metrics`` are fractions, the same as ``cir evaluate`` gives (empty where the split
     has no public answers); ``per_query`` holds the values behind them, each ``(Q,)`` in the order of
-    ``queries``. ``rankings`` and ``traces`` are empty when a record alone was kept."""
+    ``queries``. ``categories`` names FashionIQ's category of every query, ``()`` elsewhere: there
+    ``per_query`` has ``R@k``, and ``metrics`` the means of each category and their mean. ``rankings``,
+    ``subsets`` (CIRR) and ``traces`` are empty when a record alone was kept."""
 
     record: dict[str, Any]
     queries: tuple[str, ...]
@@ -66,6 +79,8 @@ class Run:
     per_query: dict[str, np.ndarray]
     rankings: dict[str, list[ImageId]] = field(default_factory=dict)
     traces: list[dict[str, Any]] = field(default_factory=list)
+    subsets: dict[str, list[ImageId]] = field(default_factory=dict)
+    categories: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -104,6 +119,7 @@ class Run:
             queries=self.queries,
             values=self.per_query,
             protocol=self.record["protocol"],
+            groups=self.categories,
             columns={
                 "MLLM calls": cost["mllm_calls"],
                 "parse failures": cost["parse_failures"],
@@ -137,12 +153,18 @@ class Run:
             {
                 "metrics": self.metrics,
                 "queries": list(self.queries),
+                "categories": list(self.categories),
                 "per_query": {name: values.tolist() for name, values in self.per_query.items()},
             },
         )
         if not whole:
             return
-        columns = {"query_id": list(self.rankings), "image_ids": list(self.rankings.values())}
+        columns: dict[str, list[Any]] = {
+            "query_id": list(self.rankings),
+            "image_ids": list(self.rankings.values()),
+        }
+        if self.subsets:
+            columns["subset_ids"] = [self.subsets[query] for query in self.rankings]
         pq.write_table(pa.table(columns), folder / RANKINGS, compression="zstd")
         with open(folder / TRACES, "w", encoding="utf-8") as stream:
             for trace in self.traces:
@@ -159,15 +181,16 @@ def run_method(
     """Run ``method`` with ``settings`` (all of them: see :func:`cir_utils.methods.resolve_settings`) and
     measure it.
 
-    Every ranking is checked to be a permutation of the gallery that holds its query's ground truths before a
-    metric is taken. On a split without public answers the run has rankings and no metrics, and says so in its
+    The method runs on every gallery of the benchmark by itself (FashionIQ's categories). Every ranking is
+    checked to be a permutation of its gallery that holds its query's ground truths before a metric is taken.
+    On a split without public answers the run has rankings and no metrics, and says so in its
     notes."""
     function = load_method(method)
     bench.start()
     started, begin = datetime.now(UTC), time.perf_counter()
-    output: MethodOutput = function(bench, settings)
+    output = _joined({name: function(part, settings) for name, part in bench.parts.items()})
     seconds = time.perf_counter() - begin
-    metrics, per_query = measure(bench.benchmark, bench.queries, output.rankings)
+    metrics, per_query = measure(bench.benchmark, bench.queries, output.rankings, output.subsets)
     notes = [*bench.benchmark.notes, *output.notes]
     if not per_query:
         notes.append(f"the answers of split {bench.benchmark.split} are not public: rankings, but no metrics")
@@ -209,24 +232,53 @@ def run_method(
         per_query=per_query,
         rankings=output.rankings,
         traces=output.traces,
+        subsets=output.subsets,
+        categories=tuple(query.category for query in bench.queries if query.category),
     )
 
 
 def measure(
-    benchmark: Benchmark, queries: Sequence[Query], rankings: Mapping[str, Sequence[ImageId]]
+    benchmark: Benchmark,
+    queries: Sequence[Query],
+    rankings: Mapping[str, Sequence[ImageId]],
+    subsets: Mapping[str, Sequence[ImageId]] | None = None,
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """The metrics of full ``rankings``, and the values behind them query by query, each ``(Q,)``.
+    """The metrics of full ``rankings`` (and, for CIRR, of ranked ``subsets``), and the values behind them
+    query by query, each ``(Q,)``.
 
     Both are empty where the split has no public answers. Raises :class:`InputError` for rankings that are not
-    permutations of the gallery (that would be a fault of the method).
+    permutations of their gallery, without the reference where the protocol removes it, and for subsets that
+    are not those of their queries (that would be a fault of the method).
     """
-    targets = {query.id: query.targets for query in queries}
-    check_permutations(rankings, benchmark.gallery, targets)
-    if not all(targets.values()):
+    removed = {query: (image,) for query, image in benchmark.removed.items()}
+    check_queries(rankings, [query.id for query in queries])
+    for category, part in benchmark.parts.items():
+        targets = {query.id: query.targets for query in queries if query.category == category}
+        check_permutations({query: rankings[query] for query in targets}, part.gallery, targets, removed)
+    if subsets:
+        for query in queries:
+            own = {query.id: subsets[query.id]}
+            check_permutations(own, benchmark.subset(query), {query.id: query.targets})
+    if not all(query.targets for query in queries):
         return {}, {}
-    single = {query.id: query.target for query in queries if query.target is not None}
-    heads = {query: ranking[: max(KS)] for query, ranking in rankings.items()}
-    return score_rankings(benchmark, heads), circo_per_query(heads, targets, single or None, KS)
+    heads = {query: ranking[: max(KS[benchmark.family])] for query, ranking in rankings.items()}
+    return score_rankings(benchmark, heads, subsets), query_values(benchmark, queries, heads, subsets)
+
+
+def _joined(outputs: Mapping[str, MethodOutput]) -> MethodOutput:
+    """The outputs of a method on the parts of a workbench as one: counts added up, notes with the part's
+    name."""
+    if len(outputs) == 1:
+        return next(iter(outputs.values()))
+    joined = MethodOutput({}, [])
+    for name, output in outputs.items():
+        joined.rankings.update(output.rankings)
+        joined.subsets.update(output.subsets)
+        joined.traces.extend(output.traces)
+        for count, value in output.counts.items():
+            joined.counts[count] = joined.counts.get(count, 0) + value
+        joined.notes.extend(f"{name}: {note}" for note in output.notes)
+    return joined
 
 
 def load_run(folder: Path | str, *, whole: bool = False) -> Run:
@@ -243,11 +295,15 @@ def load_run(folder: Path | str, *, whole: bool = False) -> Run:
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise InputError(f"run record {folder / RECORD} has not the format {FORMAT}; run the method again")
     rankings: dict[str, list[ImageId]] = {}
+    subsets: dict[str, list[ImageId]] = {}
     traces: list[dict[str, Any]] = []
     try:
         if whole:
             table = pq.read_table(folder / RANKINGS)
-            rankings = dict(zip(table["query_id"].to_pylist(), table["image_ids"].to_pylist(), strict=True))
+            names = table["query_id"].to_pylist()
+            rankings = dict(zip(names, table["image_ids"].to_pylist(), strict=True))
+            if "subset_ids" in table.column_names:
+                subsets = dict(zip(names, table["subset_ids"].to_pylist(), strict=True))
             with open(folder / TRACES, encoding="utf-8") as stream:
                 traces = [json.loads(line) for line in stream]
         return Run(
@@ -259,6 +315,8 @@ def load_run(folder: Path | str, *, whole: bool = False) -> Run:
             },
             rankings=rankings,
             traces=traces,
+            subsets=subsets,
+            categories=tuple(kept.get("categories", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise InputError(f"run folder {folder} is damaged ({error}); run the method again") from None

@@ -53,16 +53,17 @@ def comparison(
 ) -> Comparison:
     """Intervals for every run and paired tests on ``metric`` (default: the benchmark's headline).
 
-    ``names`` label the runs (default: method and changed settings); ``pairs`` are (name, against) and default
+    ``names`` label the runs (default: method and changed settings, with the encoder and its weights where
+    the runs used several); ``pairs`` are (name, against) and default
     to every other run against the first. ``metrics`` are the columns (default: mAP@k or the recalls of the
     benchmark). Raises :class:`InputError` for no run, runs of different protocols or queries, and unknown
     metrics."""
     if not runs:
         raise InputError("there is no run to compare; give run folders")
-    labels = list(names) if names is not None else _distinct([run.name for run in runs])
+    labels = list(names) if names is not None else _distinct(_labels(runs))
     rows = [run.compared(label) for run, label in zip(runs, labels, strict=True)]
     metric = metric or runs[0].headline
-    shown = list(metrics) if metrics is not None else _columns(runs[0], metric)
+    shown = list(metrics) if metrics is not None else _columns(runs[0], rows[0].metrics, metric)
     chosen = [(label, labels[0]) for label in labels[1:]] if pairs is None else list(pairs)
     return Comparison(
         protocol=protocol_line(runs[0].record["protocol"]),
@@ -75,10 +76,15 @@ def comparison(
 def protocol_line(protocol: Mapping[str, Any]) -> str:
     """A protocol in one line: ``mini-circo test, 300 queries, gallery 2,000 (...), reference kept, ...``."""
     size = protocol["gallery_size"]
+    if isinstance(size, Mapping):
+        listed = " / ".join(f"{name} {count:,}" for name, count in size.items())
+        gallery = f"{protocol['gallery']}: {listed}"
+    else:
+        gallery = protocol["gallery"] if size is None else f"{size:,}"
     parts = [
         f"{protocol['benchmark']} {protocol['split']}",
         f"{protocol['queries']:,} queries",
-        f"gallery {protocol['gallery'] if size is None else f'{size:,}'}",
+        f"gallery {gallery}",
         f"reference {protocol['reference']}",
         f"text: {protocol['caption_rule']}",
     ]
@@ -116,12 +122,21 @@ def pad(markdown: str) -> str:
     return "\n".join(lines)
 
 
-def _columns(run: Run, metric: str) -> list[str]:
-    """The columns of the benchmark's table, and ``metric`` where it is not among them."""
-    if metric not in run.per_query:
-        raise InputError(f"run {run.name} has no metric {metric!r}; choose one of {', '.join(run.per_query)}")
-    usual = TABLE_METRICS[run.record["benchmark"]]
+def _columns(run: Run, metrics: Sequence[str], metric: str) -> list[str]:
+    """The columns of the benchmark's table, and ``metric`` where it is not among them; ``metrics`` are all
+    that the run has."""
+    if metric not in metrics:
+        raise InputError(f"run {run.name} has no metric {metric!r}; choose one of {', '.join(metrics)}")
+    usual = [name for name in TABLE_METRICS[run.record["benchmark"]] if name in metrics]
     return [*usual, *([] if metric in usual else [metric])]
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """The runs' names; with the encoder where they differ in it: "ViT-B-32" alone may be two models."""
+    encoders = [str(run.record["inputs"].get("encoder", {}).get("encoder", "no encoder")) for run in runs]
+    if len(set(encoders)) == 1:
+        return [run.name for run in runs]
+    return [f"{run.name} [{encoder}]" for run, encoder in zip(runs, encoders, strict=True)]
 
 
 def _distinct(names: list[str]) -> list[str]:

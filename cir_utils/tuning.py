@@ -9,19 +9,20 @@ then beta; k' then lambda then kappa). ``cir tune`` refuses every split but val.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cir_utils.compare import MEAN
 from cir_utils.errors import InputError
 from cir_utils.files import write_json_atomic
 from cir_utils.methods import description_only, xr
 from cir_utils.profiles import MINI_SETTINGS, SETTING_NAMES, read_mini_settings
 from cir_utils.runs import TABLE_METRICS
-from cir_utils.scoring import exact_scores, rank_by, rerank, rrf
+from cir_utils.scoring import exact_scores, rerank
 from cir_utils.workbench import Workbench
 
 ALPHAS = tuple(step / 20 for step in range(11))
@@ -79,18 +80,26 @@ class Tuned:
 
 
 class Judge:
-    """The metric of rankings given as gallery positions, on the workbench's device."""
+    """The metric of rankings given as gallery positions, on the workbench's device. ``places`` are the
+    positions that are ranked: :attr:`Workbench.places`, for R_subset@k :attr:`Workbench.members`."""
 
     def __init__(self, bench: Workbench, metric: str) -> None:
         family, _, cut = metric.partition("@")
-        if family not in ("mAP", "R") or not cut.isascii() or not cut.isdigit() or int(cut) < 1:
-            raise InputError(f"metric {metric!r} cannot be tuned on; choose mAP@k or R@k, for instance mAP@5")
+        known = ("mAP", "R") if bench.members is None else ("mAP", "R", "R_subset")
+        if family not in known or not cut.isascii() or not cut.isdigit() or int(cut) < 1:
+            names = " or ".join(f"{name}@k" for name in known)
+            raise InputError(
+                f"metric {metric!r} cannot be tuned on; choose {names}, for instance {known[0]}@5"
+            )
         if not all(query.targets for query in bench.queries):
             raise InputError(
                 f"the answers of {bench.benchmark.name} {bench.benchmark.split} are not public; tune on val"
             )
         self.family, self.k = family, int(cut)
-        places = {image: place for place, image in enumerate(bench.benchmark.gallery)}
+        self.places = bench.places
+        if family == "R_subset" and bench.members is not None:
+            self.places = bench.members
+        places = bench.place_of
         self.relevant = torch.zeros(len(bench.queries), len(places), dtype=torch.bool, device=bench.device)
         for row, query in enumerate(bench.queries):
             wanted = query.targets if family == "mAP" else [query.target]
@@ -101,7 +110,7 @@ class Judge:
         """AP@k or R@k of each query ``(Q,)`` float64; ``order`` ``(Q, >= k)`` holds gallery positions, best
         first."""
         hit = self.relevant.gather(1, order[:, : self.k]).double()
-        if self.family == "R":
+        if self.family != "mAP":
             return hit.amax(dim=1)
         ranks = torch.arange(1, hit.shape[1] + 1, device=hit.device)
         return (hit.cumsum(dim=1) / ranks * hit).sum(dim=1) / self.most
@@ -118,6 +127,8 @@ def sdr_grid(
 
     Three products serve all pairs: ``S_q`` is the weighted sum of ``S_d`` and ``S_r`` over the length of
     ``F_q``."""
+    if bench.benchmark.categories:
+        return _over_parts(bench, metric, lambda part, own: sdr_grid(part, own, alphas, betas))
     judge = Judge(bench, metric)
     described = description_only.describe(bench, "selective")
     F_r, F_d, gallery = bench.reference_features, described.features, bench.gallery_features
@@ -130,8 +141,9 @@ def sdr_grid(
         length = ((1 - alpha) ** 2 + alpha**2 + 2 * alpha * (1 - alpha) * cosine).clamp_min(1e-12).sqrt()
         S_q = ((1 - alpha) * S_d + alpha * S_r) / length
         for column, beta in enumerate(betas):
+            scores = torch.where(vague, S_r, (1 + beta) * S_q - beta * S_i)
             values[row, column] = judge(
-                _head(torch.where(vague, S_r, (1 + beta) * S_q - beta * S_i), judge.k)
+                judge.places.gather(1, _head(scores.gather(1, judge.places), judge.k))
             )
     return values
 
@@ -146,14 +158,18 @@ def xr_grid(
     """``metric`` of X^R for every setting, ``(len(k_primes), len(lambdas), len(kappas))`` float64.
 
     The candidates of all settings together are verified once. A k' above the gallery's size counts as all of
-    it."""
+    it; the subset's members are all verified whatever k' is."""
+    if bench.benchmark.categories:
+        return _over_parts(bench, metric, lambda part, own: xr_grid(part, own, k_primes, lambdas, kappas))
     judge = Judge(bench, metric)
     sides = xr.Sides(text=True, vision=True)
     imagined = xr.imagine(bench, sides)
     captions = xr.gallery_captions(bench)
     S_t, S_v = xr.similarities(bench, imagined, captions)
-    orders = [rank_by(rrf(S_t, S_v, kappa)) for kappa in kappas]
-    most = min(max(k_primes), S_t.shape[1])
+    orders = [xr.coarse_among(S_t, S_v, judge.places, kappa, sides)[1] for kappa in kappas]
+    if judge.family == "R_subset":
+        k_primes = [judge.places.shape[1]] * len(k_primes)
+    most = min(max(k_primes), judge.places.shape[1])
     union = [
         list(dict.fromkeys(place for order in orders for place in order[row, :most].tolist()))
         for row in range(len(bench.queries))
@@ -176,6 +192,17 @@ def xr_grid(
                 full = torch.cat([head.gather(1, fine.order), order[:, head.shape[1] :]], dim=1)
                 values[a, b, c] = judge(full)
     return values
+
+
+def _over_parts(bench: Workbench, metric: str, grid: Callable[[Workbench, str], Tensor]) -> Tensor:
+    """A grid of FashionIQ: that of one category for ``dress/R@10``, the mean of all three for
+    ``mean/R@10``."""
+    name, _, own = metric.rpartition("/")
+    if name not in (MEAN, *bench.parts):
+        choices = ", ".join(f"{known}/R@10" for known in (MEAN, *bench.parts))
+        raise InputError(f"metric {metric!r} cannot be tuned on; choose one such as {choices}")
+    parts = bench.parts.values() if name == MEAN else [bench.parts[name]]
+    return torch.stack([grid(part, own) for part in parts]).mean(dim=0)
 
 
 def tune(bench: Workbench, metric: str | None = None) -> Tuned:

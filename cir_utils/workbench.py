@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from cir_utils.agents import Agents, Cost
 from cir_utils.benchmarks import Benchmark, ImageId, Query, load_benchmark
@@ -38,7 +40,8 @@ TRACE_TOP = 10
 
 @dataclass
 class MethodOutput:
-    """What a method returns. ``rankings`` holds, for every query id, all gallery ids, best first.
+    """What a method returns. ``rankings`` holds, for every query id, all gallery ids, best first, without the
+    reference where the protocol removes it; ``subsets`` CIRR's subset of every query, ranked by itself.
 
     ``traces`` has one dictionary a query: what every agent said, and what was done with it. ``counts`` are
     numbers about the run that belong in its record (cut texts, vague queries, ...); ``notes`` are sentences
@@ -48,6 +51,7 @@ class MethodOutput:
     traces: list[dict[str, Any]]
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    subsets: dict[str, list[ImageId]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,12 @@ class Texts:
 class Workbench:
     """Benchmark, encoder, gallery features and agents of a run, made when first asked for.
 
-    ``queries`` are the benchmark's, cut to ``limit``. All features are float32, of unit length, on
-    ``device``. ``seconds`` holds the time spent in each stage since :meth:`start`, ``caches`` the sentences
-    of the rooms that reuse stored results."""
+    ``queries`` are the benchmark's, cut to ``limit`` (FashionIQ: as many of each category, give or take one).
+    All features are float32, of unit length, on ``device``. ``seconds`` holds the time spent in each stage
+    since :meth:`start`, ``caches`` the sentences of the rooms that reuse stored results.
+
+    Methods run on :attr:`parts`, one gallery each; ``whole`` is the workbench that a part belongs to, whose
+    models, features and accounts it shares."""
 
     def __init__(
         self,
@@ -80,9 +87,13 @@ class Workbench:
         device: torch.device,
         cache_dir: Path,
         limit: int | None = None,
+        whole: Workbench | None = None,
     ) -> None:
-        if limit is not None and limit < 1:
-            raise InputError(f"limit {limit} is not valid: give a number of queries, 1 or more")
+        if limit is not None and limit < max(1, len(benchmark.categories)):
+            raise InputError(
+                f"limit {limit} is not valid: give a number of queries, {max(1, len(benchmark.categories))} "
+                "or more"
+            )
         self.benchmark = benchmark
         self.profile = profile
         self.encoder_spec = encoder
@@ -92,22 +103,50 @@ class Workbench:
         self.settings_source = settings_source
         self.device = device
         self.cache_dir = Path(cache_dir)
-        self.queries: tuple[Query, ...] = benchmark.queries[:limit]
-        self.seconds: dict[str, float] = {}
-        self.caches: list[str] = []
+        self.queries: tuple[Query, ...] = _first_queries(benchmark, limit)
+        self.whole = whole
+        self.seconds: dict[str, float] = {} if whole is None else whole.seconds
+        self.caches: list[str] = [] if whole is None else whole.caches
         self._spent: dict[str, int] = {}
-        self._texts: dict[str, tuple[Tensor, bool, list[str]]] = {}
+        self._texts: dict[str, tuple[Tensor, bool, list[str]]] = {} if whole is None else whole._texts
 
     # --- models and features, made once
     # --------------------------------------------------------------------------
 
     @cached_property
+    def parts(self) -> dict[str, Workbench]:
+        """The workbench by gallery: one a category for FashionIQ, else this one, called ""."""
+        if not self.benchmark.categories:
+            return {"": self}
+        kept = {query.id for query in self.queries}
+        parts = {}
+        for category, part in self.benchmark.parts.items():
+            own = tuple(query for query in part.queries if query.id in kept)
+            parts[category] = Workbench(
+                dataclasses.replace(part, queries=own),
+                profile=self.profile,
+                encoder=self.encoder_spec,
+                mllm=self.mllm_spec,
+                prompts=self.prompts,
+                settings=self.settings,
+                settings_source=self.settings_source,
+                device=self.device,
+                cache_dir=self.cache_dir,
+                whole=self,
+            )
+        return parts
+
+    @cached_property
     def encoder(self) -> ClipEncoder:
+        if self.whole is not None:
+            return self.whole.encoder
         with self.stage("loading models"):
             return load_encoder(self.encoder_spec, self.device)
 
     @cached_property
     def agents(self) -> Agents:
+        if self.whole is not None:
+            return self.whole.agents
         with self.stage("loading models"):
             mllm = LocalMLLM(self.mllm_spec, self.device)
             return Agents(mllm, ResponseCache(self.cache_dir / ANSWERS), self.prompts)
@@ -123,21 +162,56 @@ class Workbench:
     @cached_property
     def gallery_features(self) -> Tensor:
         """``I_a`` as CLIP sees it: ``(N, D)``, in gallery order."""
+        if self.whole is not None:
+            place = self.whole.place_of
+            return self.whole.gallery_features[[place[image] for image in self.benchmark.gallery]]
         return self._image_features(self.benchmark.gallery)
 
     @cached_property
     def reference_features(self) -> Tensor:
         """``F_r``: ``(Q, D)``."""
-        places = {image: place for place, image in enumerate(self.benchmark.gallery)}
         references = [query.reference for query in self.queries]
-        if all(reference in places for reference in references):
-            return self.gallery_features[[places[reference] for reference in references]]
+        if all(reference in self.place_of for reference in references):
+            return self.gallery_features[[self.place_of[reference] for reference in references]]
         return self._image_features(references)
 
     @cached_property
     def modification_features(self) -> Tensor:
-        """``F_m``: ``(Q, D)``."""
-        return self.encode_texts(self.texts).features
+        """``F_m``: ``(Q, D)``; where FashionIQ's two caption orders are averaged, their mean, brought to unit
+        length."""
+        features = self.encode_texts(self.texts).features
+        if not any(query.other_text for query in self.queries):
+            return features
+        other = self.encode_texts([query.other_text or query.text for query in self.queries]).features
+        return normalize(features + other, dim=1)
+
+    @cached_property
+    def place_of(self) -> dict[ImageId, int]:
+        """The position of every gallery image."""
+        return {image: place for place, image in enumerate(self.benchmark.gallery)}
+
+    @cached_property
+    def places(self) -> Tensor:
+        """The gallery positions that each query ranks, in gallery order: ``(Q, N)``, or ``(Q, N - 1)`` where
+        the protocol removes the reference (before any rank is taken)."""
+        count = len(self.benchmark.gallery)
+        everything = torch.arange(count, device=self.device).expand(len(self.queries), count)
+        removed = self.benchmark.removed
+        if not removed:
+            return everything
+        own = torch.tensor([self.place_of[removed[query.id]] for query in self.queries], device=self.device)
+        return everything[everything != own[:, None]].view(len(self.queries), count - 1)
+
+    @cached_property
+    def members(self) -> Tensor | None:
+        """The gallery positions of CIRR's subsets, in gallery order: ``(Q, 5)``, or ``(Q, 6)`` where the
+        reference is kept; None for benchmarks without subsets."""
+        if not all(query.members for query in self.queries):
+            return None
+        rows = [
+            sorted(self.place_of[image] for image in self.benchmark.subset(query)) for query in self.queries
+        ]
+        return torch.tensor(rows, device=self.device)
 
     @property
     def texts(self) -> list[str]:
@@ -179,6 +253,14 @@ class Workbench:
             {"query": query.id, "reference": query.reference, "text": query.text} for query in self.queries
         ]
 
+    def order(self, scores: Tensor, places: Tensor | None = None) -> Tensor:
+        """Gallery positions by falling ``scores`` ``(Q, N)``, ties by gallery order: of what each query ranks
+        (:attr:`places`), or of ``places`` ``(Q, C)``, whose shape the result has."""
+        places = self.places if places is None else places
+        if places.shape == scores.shape:  # everything is ranked
+            return rank_by(scores)
+        return places.gather(1, rank_by(scores.gather(1, places)))
+
     def output(
         self,
         scores: Tensor,
@@ -186,20 +268,29 @@ class Workbench:
         order: Tensor | None = None,
         counts: dict[str, int] | None = None,
         notes: list[str] | None = None,
+        subset_order: Tensor | None = None,
     ) -> MethodOutput:
-        """Rankings by ``scores`` ``(Q, N)``, ties by gallery order; or by ``order`` ``(Q, N)`` where that is
-        given.
+        """Rankings by ``scores`` ``(Q, N)``, ties by gallery order; or by ``order``, shaped as
+        :attr:`places`, where that is given. CIRR's subsets likewise, by ``subset_order``, shaped as
+        :attr:`members`.
 
-        The first results with their scores are added to the traces under ``top``.
+        The first results with their scores are added to the traces under ``top``, the ranked subset under
+        ``subset``.
         """
-        order = rank_by(scores) if order is None else order
+        if self.benchmark.categories:
+            raise ValueError("every category has its own gallery: run the method on each of bench.parts")
+        order = self.order(scores) if order is None else order
         gallery = self.benchmark.gallery
         best = scores.gather(1, order[:, :TRACE_TOP]).tolist()
-        rankings = {}
+        rankings, subsets = {}, {}
         for query, trace, row, values in zip(self.queries, traces, order, best, strict=True):
             rankings[query.id] = [gallery[place] for place in row.tolist()]
             trace["top"] = [[image, value] for image, value in zip(rankings[query.id], values, strict=False)]
-        return MethodOutput(rankings, traces, counts or {}, notes or [])
+        if self.members is not None:
+            subset_order = self.order(scores, self.members) if subset_order is None else subset_order
+            for query, trace, places in zip(self.queries, traces, subset_order.tolist(), strict=True):
+                trace["subset"] = subsets[query.id] = [gallery[place] for place in places]
+        return MethodOutput(rankings, traces, counts or {}, notes or [], subsets)
 
     # --- the record
     # ----------------------------------------------------------------------------------------------
@@ -257,9 +348,10 @@ def open_workbench(
     limit: int | None = None,
     encoder: str | None = None,
     mllm: str | None = None,
-    shared_concept: bool = False,
+    **options: Any,
 ) -> Workbench:
     """The workbench of ``benchmark`` under ``profile``; None stands for the profile's choice everywhere.
+    ``options`` are those of :func:`cir_utils.benchmarks.load_benchmark`.
 
     The benchmark is read and checked here, models are loaded when a method asks for them. In a profile of
     shipped data and models, the checksums of what ships are verified first. Raises :class:`InputError` for
@@ -276,7 +368,7 @@ def open_workbench(
         ]
         verify_shipped([folder for folder in folders if folder is not None])
     return Workbench(
-        load_benchmark(benchmark, split, root or spec.root, shared_concept=shared_concept),
+        load_benchmark(benchmark, split, root or spec.root, **options),
         profile=profile,
         encoder=encoder or chosen.encoder,
         mllm=mllm or chosen.mllm,
@@ -291,9 +383,17 @@ def open_workbench(
 
 def annotation_hashes(benchmark: Benchmark) -> dict[str, str]:
     """The SHA-256 of the annotation files of a benchmark's split, by file name."""
-    folder = benchmark.root / "annotations"
-    files = sorted(folder.glob(f"*{benchmark.split}.json")) if folder.is_dir() else []
-    return {path.name: sha256_file(path) for path in files if not path.name.startswith(".")}
+    return {path.name: sha256_file(path) for path in benchmark.annotations}
+
+
+def _first_queries(benchmark: Benchmark, limit: int | None) -> tuple[Query, ...]:
+    """The first ``limit`` queries, taken in turn from every category where there are several."""
+    if limit is None or not benchmark.categories:
+        return benchmark.queries[:limit]
+    groups = [part.queries for part in benchmark.parts.values()]
+    turns = [query for row in zip_longest(*groups) for query in row if query is not None]
+    kept = {query.id for query in turns[:limit]}
+    return tuple(query for query in benchmark.queries if query.id in kept)
 
 
 def verify_shipped(folders: Sequence[Path]) -> None:

@@ -1,5 +1,5 @@
-"""A small benchmark in CIRCO's layout, and an MLLM that knows its pictures: for tests of methods and
-commands."""
+"""Small benchmarks in the layouts of CIRCO, CIRR and FashionIQ, and an MLLM that knows their pictures: for
+tests of methods and commands."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ SCENE_OF = dict(zip(IDS, SCENES, strict=True))
 ID_OF = dict(zip(SCENES, IDS, strict=True))
 SETTINGS = {"alpha": 0.15, "beta": 0.35, "lambda": 0.15, "k_prime": 6, "kappa": 60}
 VAGUE = "make it better"
+#: FashionIQ's categories here: two things each, one of them shared with the next.
+WORN = {"dress": ("cat", "dog"), "shirt": ("dog", "boat"), "toptee": ("boat", "car")}
 
 
 def caption_of(scene: tuple[str, str, str]) -> str:
@@ -41,15 +43,7 @@ def write_world(root: Path, splits: tuple[str, ...] = ("val", "test"), hidden: t
 
     The splits in ``hidden`` come without answers. The last query's text is vague.
     """
-    folder = root / "COCO2017_unlabeled" / "unlabeled2017"
-    folder.mkdir(parents=True)
-    for number, (image, scene) in enumerate(SCENE_OF.items()):
-        picture = Image.new("RGB", (112, 112), {"beach": "khaki", "city": "grey"}[scene[2]])
-        draw = ImageDraw.Draw(picture)
-        inset = 20 + 6 * THINGS.index(scene[1])
-        draw.ellipse((inset, 30, 112 - inset, 100), fill=scene[0])
-        draw.point((number, 0), "black")
-        picture.save(folder / f"{image:012d}.jpg", quality=95)
+    draw_pictures(root / "COCO2017_unlabeled" / "unlabeled2017", {i: f"{i:012d}.jpg" for i in IDS})
     listing = root / "COCO2017_unlabeled" / "annotations" / "image_info_unlabeled2017.json"
     listing.parent.mkdir(parents=True)
     listing.write_text(json.dumps({"images": [{"id": image} for image in IDS]}))
@@ -78,6 +72,100 @@ def write_world(root: Path, splits: tuple[str, ...] = ("val", "test"), hidden: t
     return root
 
 
+def draw_pictures(folder: Path, names: dict[int, str]) -> None:
+    """The pictures with these ids under these file names."""
+    folder.mkdir(parents=True)
+    for image, name in names.items():
+        scene = SCENE_OF[image]
+        picture = Image.new("RGB", (112, 112), {"beach": "khaki", "city": "grey"}[scene[2]])
+        draw = ImageDraw.Draw(picture)
+        inset = 20 + 6 * THINGS.index(scene[1])
+        draw.ellipse((inset, 30, 112 - inset, 100), fill=scene[0])
+        draw.point((IDS.index(image), 0), "black")
+        picture.save(folder / name, quality=95)
+
+
+def cirr_name(image: int) -> str:
+    return f"dev-{image}-0-img0"
+
+
+def write_cirr_world(
+    root: Path,
+    splits: tuple[str, ...] = ("val", "test"),
+    hidden: tuple[str, ...] = (),
+    level: str = "",
+    pictures: str = "dev",
+) -> Path:
+    """The same pictures in CIRR's layout: eight queries a split, "make it COLOUR", the place kept; a subset
+    is all pictures of one thing. ``level`` puts the annotations into a folder below the root, ``pictures`` is
+    where the pictures lie."""
+    draw_pictures(root / pictures, {image: f"{cirr_name(image)}.png" for image in IDS})
+    inner = root / level
+    (inner / "captions").mkdir(parents=True)
+    (inner / "image_splits").mkdir()
+    for split in splits:
+        places = {cirr_name(image): f"./dev/{cirr_name(image)}.png" for image in reversed(IDS)}
+        (inner / "image_splits" / f"split.rc2.{split}.json").write_text(json.dumps(places))
+        rows = []
+        for number in range(8):
+            colour = COLOURS[number % 2 + (split != "val")]
+            old = COLOURS[(COLOURS.index(colour) + 1) % 3]
+            thing, place = THINGS[number % 4], PLACES[number // 4]
+            members = [cirr_name(image) for image, scene in SCENE_OF.items() if scene[1] == thing]
+            row = {
+                "pairid": 11 * number + 5,
+                "reference": cirr_name(ID_OF[old, thing, place]),
+                "caption": VAGUE if number == 7 else f"make it {colour}",
+                "img_set": {"id": number % 4, "members": members},
+            }
+            if split not in hidden:
+                row["target_hard"] = cirr_name(ID_OF[colour, thing, place])
+                row["target_soft"] = {row["target_hard"]: 1.0}
+            rows.append(row)
+        (inner / "captions" / f"cap.rc2.{split}.json").write_text(json.dumps(rows))
+    return root
+
+
+def fashion_name(image: int) -> str:
+    return f"B{image:09d}"
+
+
+def write_fashion_world(
+    root: Path, splits: tuple[str, ...] = ("val", "test"), extension: str = "jpg"
+) -> Path:
+    """The same pictures in FashionIQ's layout: three categories of twelve pictures, the middle one sharing
+    six with each of the others, and four queries each."""
+    draw_pictures(root / "images", {image: f"{fashion_name(image)}.{extension}" for image in IDS})
+    (root / "captions").mkdir()
+    (root / "image_splits").mkdir()
+    for split in splits:
+        for category, things in WORN.items():
+            names = [fashion_name(image) for image, scene in SCENE_OF.items() if scene[1] in things]
+            listing = root / "image_splits" / f"split.{category}.{split}.json"
+            listing.write_text(json.dumps(names[::-1]))
+            rows = []
+            for number in range(4):
+                colour = COLOURS[number % 2 + (split != "val")]
+                old = COLOURS[(COLOURS.index(colour) + 1) % 3]
+                thing, place = things[number % 2], PLACES[number // 2]
+                rows.append(
+                    {
+                        "candidate": fashion_name(ID_OF[old, thing, place]),
+                        "target": fashion_name(ID_OF[colour, thing, place]),
+                        "captions": [f" make it {colour}.", f"{colour} on the {place}"],
+                    }
+                )
+            (root / "captions" / f"cap.{category}.{split}.json").write_text(json.dumps(rows))
+    return root
+
+
+def scene_at(path: Path) -> tuple[str, str, str]:
+    """The scene of a picture of any of the worlds."""
+    found = re.search("[0-9]+", path.stem)
+    assert found is not None
+    return SCENE_OF[int(found[0])]
+
+
 @dataclass
 class Oracle:
     """The script: right answers about the small world, and a list of the agents that were asked."""
@@ -92,12 +180,12 @@ class Oracle:
     def answer(self, request: Request) -> str:
         agent, slots = self.read(request.prompt)
         self.asked.append(agent)
-        scene = SCENE_OF[int(request.images[0].stem)] if request.images else None
+        scene = scene_at(request.images[0]) if request.images else None
         if agent in ("caption", "caption_dense"):
             assert scene is not None
             return caption_of(scene)
         change = slots["modification"]
-        colour = re.sub("^make it ", "", change)
+        colour = change.removeprefix("make it ").split()[0]
         vague = change == VAGUE
         if scene is None and "caption" in slots:
             words = slots["caption"].split()
@@ -140,7 +228,7 @@ class Oracle:
 
     def truth(self, images: tuple[Path, ...], prefix: str, statement: str) -> float:
         self.asked.append("verify_picture" if images else "verify_caption")
-        text = caption_of(SCENE_OF[int(images[0].stem)]) if images else prefix
+        text = caption_of(scene_at(images[0])) if images else prefix
         return 0.9 if statement.split()[-1] in text.split() else 0.2
 
     def read(self, prompt: str) -> tuple[str, dict[str, str]]:
@@ -158,12 +246,19 @@ class Oracle:
 
 
 def open_bench(
-    root: Path, clip: Path, cache: Path, split: str = "val", oracle: Oracle | None = None, **more: object
+    root: Path,
+    clip: Path,
+    cache: Path,
+    split: str = "val",
+    oracle: Oracle | None = None,
+    benchmark: str = "mini-circo",
+    options: dict[str, object] | None = None,
+    **more: object,
 ) -> Workbench:
-    """A workbench on the small world with the tiny CLIP and the scripted MLLM."""
+    """A workbench on a small world with the tiny CLIP and the scripted MLLM."""
     oracle = oracle or Oracle()
     bench = Workbench(
-        load_benchmark("mini-circo", split, root),
+        load_benchmark(benchmark, split, root, **(options or {})),
         profile="mini",
         encoder=f"local-dir:{clip}",
         mllm="scripted",

@@ -10,6 +10,7 @@ from cir_utils.benchmarks import EMPTY_TEXT, Protocol, benchmark_names, check_be
 from cir_utils.errors import InputError
 
 IMAGES = "COCO2017_unlabeled/unlabeled2017"
+PART = "2 queries where the published val split has 220"
 LIST = "COCO2017_unlabeled/annotations/image_info_unlabeled2017.json"
 
 
@@ -57,7 +58,7 @@ def test_a_small_benchmark_is_read_as_it_stands(tmp_path):
     assert second.text == "shows a café"
     assert bench.has_answers
     assert bench.image_path(30) == root / IMAGES / "000000000030.jpg"
-    assert bench.notes == ()
+    assert bench.notes == (PART,)
     assert bench.protocol == Protocol(
         benchmark="circo",
         split="val",
@@ -86,7 +87,7 @@ def test_an_empty_text_is_replaced_and_counted_never_dropped(tmp_path):
     bench = load_benchmark("circo", "val", root)
     assert [query.text for query in bench.queries] == ["the same image", "is red"]
     assert bench.protocol.empty_texts == 1
-    assert bench.notes == ("1 empty modification text(s) replaced by 'the same image'",)
+    assert bench.notes == ("1 empty modification text(s) replaced by 'the same image'", PART)
 
 
 def test_files_without_semantic_aspects_are_read(tmp_path):
@@ -125,6 +126,7 @@ def test_annotations_alone_are_enough_without_images(tmp_path):
     assert bench.gallery == () and bench.protocol.gallery_size is None and bench.protocol.gallery == "unknown"
     assert bench.notes == (
         "the image list image_info_unlabeled2017.json is absent: image ids are accepted unchecked",
+        PART.replace("2 queries", "1 queries"),
     )
     with pytest.raises(InputError, match="no images in"):
         load_benchmark("circo", "val", root)

@@ -271,3 +271,56 @@ def test_the_module_runs_as_the_command(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("cir: unknown method 'nothing': choose ") and done.stderr.count("\n") == 1
+
+
+def test_the_options_of_a_protocol_reach_the_result(cir: Run, tmp_path: Path) -> None:
+    from small_world import write_cirr_world, write_fashion_world
+
+    write_fashion_world(tmp_path / "fashioniq")
+    write_cirr_world(tmp_path / "cirr")
+    code, out, err = cir(
+        "run", "text-only", "--benchmark", "mini-fashioniq", "--root", tmp_path / "fashioniq",
+        "--gallery", "union", "--both-orders", "--remove-reference", "--out", tmp_path / "one", "--json",
+    )  # fmt: skip
+    assert code == 0, err
+    protocol = json.loads(out)["protocol"]
+    assert (protocol["gallery"], protocol["reference"], protocol["missing_images"]) == ("union", "removed", 0)
+    assert "both orders" in protocol["caption_rule"] and set(protocol["gallery_size"]) == {
+        "dress", "shirt", "toptee",
+    }  # fmt: skip
+    path = tmp_path / "rankings.json"
+    path.write_text(json.dumps(load_run(tmp_path / "one", whole=True).rankings))
+    same = ["--gallery", "union", "--both-orders", "--remove-reference"]
+    place = ["--benchmark", "mini-fashioniq", "--root", tmp_path / "fashioniq", "--split", "test"]
+    code, evaluated, err = cir("evaluate", path, *place, *same, "--json")
+    assert code == 0, err
+    assert json.loads(evaluated)["metrics"] == json.loads(out)["metrics"]
+    code, text, _ = cir("evaluate", path, *place, *same)
+    assert "gallery union: dress" in text and "mean/R@1" in text
+    assert "images/" not in refused(cir("evaluate", path, *place, "--gallery", "all"))
+    assert "--shared-concept is an option of CIRCO alone" in refused(
+        cir("evaluate", path, *place, "--shared-concept")
+    )
+
+    place = ["--benchmark", "mini-cirr", "--root", tmp_path / "cirr"]
+    code, out, err = cir("run", "image-only", *place, "--keep-reference", "--out", tmp_path / "two", "--json")
+    assert code == 0, err
+    assert json.loads(out)["protocol"]["reference"] == "kept"
+    assert "R_subset@1" in json.loads(out)["metrics"]
+    (tmp_path / "cirr" / "dev" / "dev-100-0-img0.png").unlink()
+    assert "--missing leave-out" in refused(cir("run", "image-only", *place))
+    code, out, err = cir("run", "image-only", *place, "--missing", "leave-out", "--json")
+    assert code == 0, err
+    assert json.loads(out)["protocol"]["missing_images"] == 1
+    assert any("queries are left out" in note for note in json.loads(out)["notes"])
+
+
+def test_two_encoders_have_two_labels_in_a_table(cir: Run, tmp_path: Path, tiny_clip: Path) -> None:
+    import shutil
+
+    shutil.copytree(tiny_clip, tmp_path / "other-clip")
+    cir("run", "text-only", "--out", tmp_path / "a")
+    cir("run", "text-only", "--encoder", f"local-dir:{tmp_path / 'other-clip'}", "--out", tmp_path / "b")
+    code, out, err = cir("compare", tmp_path / "a", tmp_path / "b", world=False)
+    assert code == 0, err
+    assert "text-only [tiny-clip@" in out and "text-only [other-clip@" in out

@@ -163,6 +163,49 @@ def test_unequal_lengths_raise():
         paired_permutation([1, 2], [1, 2, 3])
 
 
+def test_a_single_query_that_differs_is_no_evidence() -> None:
+    found = paired_permutation([1, 0, 0.5], [0, 0, 0.5])
+    assert (found.p, found.exact, found.wins, found.ties) == (1.0, True, 1, 2)
+
+
+def grouped(name, values, groups):
+    return Run(name, [str(i) for i in range(len(values))], {"R@10": np.array(values)}, groups=groups)
+
+
+def test_the_interval_of_a_mean_over_groups_resamples_every_group():
+    groups = ["a"] * 30 + ["b"] * 10
+    values = np.r_[np.ones(30), np.zeros(10)]
+    found = bootstrap_interval(values, groups=groups)
+    # Within each group nothing varies, so the mean of the two means does not either.
+    assert (found.mean, found.low, found.high, found.method) == (0.5, 0.5, 0.5, "constant")
+    rng = np.random.default_rng(0)
+    values = np.r_[rng.random(30), rng.random(10)]
+    found = bootstrap_interval(values, groups=groups)
+    assert found.mean == pytest.approx((values[:30].mean() + values[30:].mean()) / 2, abs=1e-15)
+    spread = np.sqrt(values[:30].var() / 30 + values[30:].var() / 10) / 2
+    assert found.high - found.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
+    assert found == bootstrap_interval(values, groups=groups), "seeded"
+    with pytest.raises(InputError, match="39 names for 40 values"):
+        bootstrap_interval(values, groups=groups[1:])
+
+
+def test_runs_with_groups_are_compared_on_the_mean_of_the_groups():
+    groups = ["a", "a", "a", "b"]
+    runs = [grouped("base", [0, 0, 1, 0], groups), grouped("new", [1, 0, 1, 1], groups)]
+    assert runs[0].metrics == ["a/R@10", "b/R@10", "mean/R@10"]
+    table = results_table(runs, ["mean/R@10", "a/R@10"])
+    assert table["mean/R@10"].tolist() == pytest.approx([1 / 6, 5 / 6])
+    assert table["a/R@10"].tolist() == pytest.approx([1 / 3, 2 / 3])
+    paired = paired_table(runs, [("new", "base")], "mean/R@10")
+    assert paired["difference"][0] == pytest.approx(2 / 3)
+    assert paired[["wins", "ties", "losses"]].loc[0].tolist() == [2, 2, 0]
+    # Flips of +2/3 (query 0, a third of its group) and +2 (query 3, all of its own): of the four sums two are
+    # as far from 0.
+    assert paired["p"][0] == pytest.approx(0.5)
+    with pytest.raises(InputError, match="has no metric 'R@10'"):
+        results_table(runs, ["R@10"])
+
+
 def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.6]).tolist() == [1.0, 1.0]

@@ -36,7 +36,7 @@ from typing import Any
 
 from cir_utils.hints import TOP, hints, summary
 from cir_utils.methods.description_only import describe, with_fallback
-from cir_utils.scoring import composed_query, exact_scores, rank_by
+from cir_utils.scoring import composed_query, exact_scores
 from cir_utils.workbench import MethodOutput, Workbench
 
 
@@ -50,7 +50,7 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
         warnings.simplefilter("always")
         query = composed_query(F_r, F_d, F_m, alpha, beta)
         scores = with_fallback(bench, described, exact_scores(query, gallery))
-        order = rank_by(scores)
+        order = bench.order(scores)
     notes = [str(warning.message) for warning in warned]
     with bench.stage("hints"):
         advice = hints(F_r @ gallery.T, F_d @ gallery.T, order, alpha, beta)

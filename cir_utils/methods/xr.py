@@ -29,7 +29,9 @@ Choices where the paper is silent, or where its text and the authors' code diffe
   true;
 * order within the ``k'``: final score, then similarity, then gallery order; after the ``k'`` come the rest in
   coarse order, so every ranking is a permutation of the gallery. ``k'`` above the gallery's size means all of
-  it.
+  it. A reference that the protocol removes is out before the fusion ranks anything;
+* CIRR's subset metric is a ranking of its own: lines 10 to 16 with the five members as the whole gallery, so
+  ``k'`` is 5 (the paper is silent; the authors' code does the same).
 
 Ablations, by settings:
 
@@ -54,7 +56,7 @@ from torch import Tensor
 
 from cir_utils.agents import Asked, Imagined
 from cir_utils.methods.description_only import text_counts
-from cir_utils.scoring import exact_scores, rank_by, rerank, rrf, summed_gallery
+from cir_utils.scoring import Reranked, exact_scores, rank_by, rerank, rrf, summed_gallery
 from cir_utils.workbench import MethodOutput, Texts, Workbench
 
 
@@ -107,40 +109,49 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     captions = gallery_captions(bench) if sides.text else []
     S_t, S_v = similarities(bench, imagined, captions)
     with bench.stage("coarse filtering"):
-        fused, order = coarse_order(S_t, S_v, settings["kappa"], sides)
+        fused, order = coarse_among(S_t, S_v, bench.places, settings["kappa"], sides)
+        members = bench.members
+        subset = None
+        if members is not None:
+            subset = coarse_among(S_t, S_v, members, settings["kappa"], sides)[1]
     traces = _traces(bench, imagined)
     counts = _counts(imagined)
     if settings["stages"] == "coarse":
-        return bench.output(fused, traces, order, counts)
+        shown = torch.zeros_like(S_t).scatter(1, bench.places, fused)
+        return bench.output(shown, traces, order, counts, subset_order=subset)
 
     head = order[:, : settings["k_prime"]]
     asked = ask(bench, imagined, sides)
-    checked = verify(bench, asked, head.tolist(), captions, sides)
+    # One verification serves both rankings: what stands among the k' and in the subset is asked once.
+    subset_rows = [[] for _ in bench.queries] if subset is None else subset.tolist()
+    rows = [list(dict.fromkeys([*main, *own])) for main, own in zip(head.tolist(), subset_rows, strict=True)]
+    checked = verify(bench, asked, rows, captions, sides)
     with bench.stage("fine filtering"):
         # With one side off there is one similarity, and its weight is 1 whatever lambda is.
         lam = settings["lambda"] if sides.text and sides.vision else float(sides.text)
-        fine = rerank(
-            torch.tensor(checked.text, device=head.device),
-            torch.tensor(checked.vision, device=head.device),
-            S_t.gather(1, head),
-            S_v.gather(1, head),
-            lam,
-            questions=torch.tensor(asked.counts, device=head.device),
-            positions=head,
-        )
-        final = torch.cat([head.gather(1, fine.order), order[:, head.shape[1] :]], dim=1)
-    _add_fine(traces, bench, asked, checked, head, fine.order, fine.scores, sides)
+
+        def fine(candidates: Tensor) -> Reranked:
+            text, vision = counts_of(checked, rows, candidates)
+            t, v = S_t.gather(1, candidates), S_v.gather(1, candidates)
+            questions = torch.tensor(asked.counts, device=head.device)
+            return rerank(text, vision, t, v, lam, questions=questions, positions=candidates)
+
+        found = fine(head)
+        final = torch.cat([head.gather(1, found.order), order[:, head.shape[1] :]], dim=1)
+        if subset is not None:
+            subset = subset.gather(1, fine(subset).order)
+    _add_fine(traces, bench, asked, checked, head, found.order, found.scores, sides)
     # The scores shown in traces are the final ones, for the k' candidates that have them.
-    shown = torch.zeros_like(fused).scatter(1, head, fine.scores)
+    shown = torch.zeros_like(S_t).scatter(1, head, found.scores)
     counts["fallbacks"] += sum(answer.fallback for answer in asked.asked)
     counts["questions"] = sum(asked.counts)
-    counts["verified_candidates"] = head.numel()
+    counts["verified_candidates"] = sum(map(len, rows))
     notes = []
     if settings["k_prime"] > order.shape[1]:
         notes.append(
             f"k' {settings['k_prime']} exceeds the gallery: all {order.shape[1]} candidates were verified"
         )
-    return bench.output(shown, traces, final, counts, notes)
+    return bench.output(shown, traces, final, counts, notes, subset)
 
 
 def imagine(bench: Workbench, sides: Sides) -> Imagination:
@@ -195,6 +206,17 @@ def coarse_order(S_t: Tensor, S_v: Tensor, kappa: float, sides: Sides) -> tuple[
     return scores, rank_by(scores)
 
 
+def coarse_among(
+    S_t: Tensor, S_v: Tensor, places: Tensor, kappa: float, sides: Sides
+) -> tuple[Tensor, Tensor]:
+    """Line 10 for the candidates at gallery positions ``places`` ``(Q, C)`` alone, as if the gallery held
+    nothing else: their fused scores in the order of ``places``, and their positions, best first."""
+    if places.shape == S_t.shape:  # the whole gallery
+        return coarse_order(S_t, S_v, kappa, sides)
+    scores, order = coarse_order(S_t.gather(1, places), S_v.gather(1, places), kappa, sides)
+    return scores, places.gather(1, order)
+
+
 def ask(bench: Workbench, imagined: Imagination, sides: Sides) -> Questions:
     """Line 11: statements with expected answers, from ``T_m``, ``M_t`` and ``M_v`` (as far as their sides are
     on)."""
@@ -245,6 +267,18 @@ def verify(
         for counts, side in ((text, "text"), (vision, "vision")):
             counts[row].append(correct(own[side], expected) if side in own else 0)
     return Checked(text, vision, answers)
+
+
+def counts_of(checked: Checked, rows: Sequence[Sequence[int]], candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """The two counts of ``candidates`` ``(Q, C)``, gallery positions, each ``(Q, C)``, from what was checked
+    for the positions ``rows``."""
+    text: list[list[int]] = []
+    vision: list[list[int]] = []
+    for row, (known, wanted) in enumerate(zip(rows, candidates.tolist(), strict=True)):
+        place_of = {position: place for place, position in enumerate(known)}
+        text.append([checked.text[row][place_of[position]] for position in wanted])
+        vision.append([checked.vision[row][place_of[position]] for position in wanted])
+    return torch.tensor(text, device=candidates.device), torch.tensor(vision, device=candidates.device)
 
 
 def correct(probabilities: Sequence[float], expected: Sequence[bool]) -> int:
