@@ -33,11 +33,13 @@ are never seen. No real picture, no other text.
 
 **Recipe**: `data_scripts/train_mini_vlm.py`. First the vision tower under attention-pooled attribute
 heads, then the whole model on all tasks, many tasks sharing one picture as branches of one sequence;
-AdamW, bfloat16 autocast; stored in bfloat16. Two devices help it to compose. In a quarter of the later
-stretches' pictures the objects have a colour without a name, and nothing is asked about it. And no loss
-counts the absence of held-out combinations as evidence: where a kind, a colour or a background is
-predicted, values that would complete a held-out combination take no part in the softmax, and no false
-statement describes one.
+AdamW, bfloat16 autocast; stored in bfloat16.
+
+Three devices make it compose and compare. From stretch 5 on, the objects of a quarter of the pictures have a colour without a
+name, and nothing is asked about it. From stretch 4 on, no loss counts the absence of held-out
+combinations as evidence: where a kind, a colour or a background is predicted, values that would complete
+a held-out combination take no part in the softmax, and no false statement describes one. From stretch 6
+on, the model also learns to say true statements, not only to judge them.
 """,
     "mini-clip": """# mini-CLIP
 
