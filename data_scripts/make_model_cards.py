@@ -35,11 +35,11 @@ are never seen. No real picture, no other text.
 heads, then the whole model on all tasks, many tasks sharing one picture as branches of one sequence;
 AdamW, bfloat16 autocast; stored in bfloat16.
 
-Three devices make it compose and compare. From stretch 5 on, the objects of a quarter of the pictures have a colour without a
-name, and nothing is asked about it. From stretch 4 on, no loss counts the absence of held-out
-combinations as evidence: where a kind, a colour or a background is predicted, values that would complete
-a held-out combination take no part in the softmax, and no false statement describes one. From stretch 6
-on, the model also learns to say true statements, not only to judge them.
+Three devices make it compose and compare. From stretch 5 on, the objects of a quarter of the pictures
+have a colour without a name, and nothing is asked about it. From stretch 4 on, no loss counts the
+absence of held-out combinations as evidence: where a kind, a colour or a background is predicted, values
+that would complete a held-out combination take no part in the softmax, and no false statement describes
+one. From stretch 6 on, the model also learns to say true statements, not only to judge them.
 """,
     "mini-clip": """# mini-CLIP
 
