@@ -120,17 +120,21 @@ class Judge:
 
 
 def sdr_grid(
-    bench: Workbench, metric: str, alphas: Sequence[float] = ALPHAS, betas: Sequence[float] = BETAS
+    bench: Workbench,
+    metric: str,
+    alphas: Sequence[float] = ALPHAS,
+    betas: Sequence[float] = BETAS,
+    description: str = "selective",
 ) -> Tensor:
     """``metric`` of SDR-CIR for every pair, ``(len(alphas), len(betas))`` float64: the heat map of the
-    notebooks.
+    notebooks. ``description`` is the setting of that name, "selective" or "plain".
 
     Three products serve all pairs: ``S_q`` is the weighted sum of ``S_d`` and ``S_r`` over the length of
     ``F_q``."""
     if bench.benchmark.categories:
-        return _over_parts(bench, metric, lambda part, own: sdr_grid(part, own, alphas, betas))
+        return _over_parts(bench, metric, lambda part, own: sdr_grid(part, own, alphas, betas, description))
     judge = Judge(bench, metric)
-    described = description_only.describe(bench, "selective")
+    described = description_only.describe(bench, description)
     F_r, F_d, gallery = bench.reference_features, described.features, bench.gallery_features
     S_r, S_d = exact_scores(F_r, gallery), exact_scores(F_d, gallery)
     S_i = S_d - exact_scores(bench.modification_features, gallery)

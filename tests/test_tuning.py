@@ -56,13 +56,14 @@ def test_an_unknown_metric_is_refused(bench: Workbench, metric: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::cir_utils.scoring.SettingWarning")
-def test_the_grid_of_sdr_cir_equals_runs(bench: Workbench) -> None:
+@pytest.mark.parametrize("description", ["selective", "plain"])
+def test_the_grid_of_sdr_cir_equals_runs(bench: Workbench, description: str) -> None:
     alphas, betas = (0.0, 0.15, 0.5), (0.0, 0.35, 1.0)
-    grid = tuning.sdr_grid(bench, "mAP@5", alphas, betas)
+    grid = tuning.sdr_grid(bench, "mAP@5", alphas, betas, description)
     for row, alpha in enumerate(alphas):
         for column, beta in enumerate(betas):
-            settings = resolve_settings("sdr-cir", bench.settings, {"alpha": alpha, "beta": beta})
-            run = run_method(bench, "sdr-cir", settings)
+            overrides = {"alpha": alpha, "beta": beta, "description": description}
+            run = run_method(bench, "sdr-cir", resolve_settings("sdr-cir", bench.settings, overrides))
             assert float(grid[row, column]) == pytest.approx(run.metrics["mAP@5"], abs=1e-12)
 
 
