@@ -1497,14 +1497,16 @@ def draw_scene(scene: Scene, seed: int, size: int = 112, tint: RGB | None = None
 PLAIN = Scene("cat", "orange", 1, "plain", "meadow", "none", "left", "flat", "light", 0, "left")
 
 
-def contact_sheet(rows: Sequence[Sequence[Scene]], size: int = 112, seed: int = 0) -> Image.Image:
-    """Pictures of `rows` of scenes in a grid."""
+def contact_sheet(
+    rows: Sequence[Sequence[Any]], draw: Callable[[Any, int, int], Image.Image], size: int = 112
+) -> Image.Image:
+    """Pictures of `rows` of scenes (of what `draw` draws) in a grid."""
     gap = 4
     wide = max(len(row) for row in rows)
     sheet = Image.new("RGB", (wide * (size + gap) + gap, len(rows) * (size + gap) + gap), (255, 255, 255))
     for r, row in enumerate(rows):
-        for c, scene in enumerate(row):
-            picture = draw_scene(scene, seed + 100 * r + c, size)
+        for c, content in enumerate(row):
+            picture = draw(content, 100 * r + c, size)
             sheet.paste(picture, (gap + c * (size + gap), gap + r * (size + gap)))
     return sheet
 
@@ -1580,35 +1582,42 @@ def _sheets() -> dict[str, list[list[Scene]]]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def command(
+    about: str | None,
+    sheets: Callable[[], dict[str, list[list[Any]]]],
+    draw: Callable[[Any, int, int], Image.Image],
+    make: Callable[..., Any],
+    fields: dict[str, tuple],
+) -> None:
+    """The command line of a domain's drawer: contact sheets, and the time a picture takes for every value of
+    ``fields``."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--sheet", type=Path, help="write NAME-kinds.png, NAME-colours.png, ... beside this path"
+        "--sheet", type=Path, help="write NAME-mixed.png, NAME-styles.png, ... beside this path"
     )
     parser.add_argument("--only", help="write only the sheet of this name, to --sheet itself")
     parser.add_argument("--size", type=int, default=112)
     parser.add_argument(
-        "--speed", action="store_true", help="measure the time a picture takes, style by style"
+        "--speed", action="store_true", help="measure the time a picture takes, value by value"
     )
     args = parser.parse_args()
     if args.sheet:
-        for name, rows in _sheets().items():
+        for name, rows in sheets().items():
             if args.only in (None, name):
                 path = args.sheet if args.only else args.sheet.with_stem(f"{args.sheet.stem}-{name}")
-                contact_sheet(rows, args.size).save(path)
+                contact_sheet(rows, draw, args.size).save(path)
                 print(path)
     if args.speed:
         rng = np.random.default_rng(0)
-        for field in ("style", "background", "kind"):
-            for value in CHOICES[field]:
-                scenes = [random_scene(rng, **{field: value}) for _ in range(120)]
+        for field, values in fields.items():
+            for value in values:
+                drawn = [make(rng, **{field: value}) for _ in range(120)]
                 start = time.process_time()
-                for i, scene in enumerate(scenes):
-                    draw_scene(scene, i, args.size)
-                print(f"{value:12s} {1000 * (time.process_time() - start) / len(scenes):.2f} ms")
+                for i, content in enumerate(drawn):
+                    draw(content, i, args.size)
+                print(f"{value:12s} {1000 * (time.process_time() - start) / len(drawn):.2f} ms")
 
 
 if __name__ == "__main__":
-    main()
+    fields = {name: CHOICES[name] for name in ("style", "background", "kind")}
+    command(__doc__, _sheets, draw_scene, random_scene, fields)

@@ -10,11 +10,8 @@ head to toe, shirts and tops nearer.
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -701,18 +698,6 @@ PLAIN = Garment("dress", "red", "plain", "none", "short", "round", "midi", "fitt
                 "flat", "light", 0, "left")  # fmt: skip
 
 
-def contact_sheet(rows: Sequence[Sequence[Garment]], size: int = 112, seed: int = 0) -> Image.Image:
-    """Pictures of `rows` of garments in a grid."""
-    gap = 4
-    wide = max(len(row) for row in rows)
-    sheet = Image.new("RGB", (wide * (size + gap) + gap, len(rows) * (size + gap) + gap), (255, 255, 255))
-    for r, row in enumerate(rows):
-        for c, garment in enumerate(row):
-            picture = draw_garment(garment, seed + 100 * r + c, size)
-            sheet.paste(picture, (gap + c * (size + gap), gap + r * (size + gap)))
-    return sheet
-
-
 def _sheets() -> dict[str, list[list[Garment]]]:
     """What to look at: each sheet varies two or three fields."""
     rng = np.random.default_rng(3)
@@ -808,35 +793,6 @@ def _sheets() -> dict[str, list[list[Garment]]]:
     return sheets
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--sheet", type=Path, help="write NAME-patterns.png, NAME-styles.png, ... beside this path"
-    )
-    parser.add_argument("--only", help="write only the sheet of this name, to --sheet itself")
-    parser.add_argument("--size", type=int, default=112)
-    parser.add_argument(
-        "--speed", action="store_true", help="measure the time a picture takes, field by field"
-    )
-    args = parser.parse_args()
-    if args.sheet:
-        for name, rows in _sheets().items():
-            if args.only in (None, name):
-                path = args.sheet if args.only else args.sheet.with_stem(f"{args.sheet.stem}-{name}")
-                contact_sheet(rows, args.size).save(path)
-                print(path)
-    if args.speed:
-        rng = np.random.default_rng(0)
-        for field in ("style", "background", "pattern"):
-            for value in CHOICES[field]:
-                garments = [random_garment(rng, **{field: value}) for _ in range(120)]
-                start = time.process_time()
-                for i, garment in enumerate(garments):
-                    draw_garment(garment, i, args.size)
-                print(f"{value:12s} {1000 * (time.process_time() - start) / len(garments):.2f} ms")
-
-
 if __name__ == "__main__":
-    main()
+    fields = {name: CHOICES[name] for name in ("style", "background", "pattern")}
+    draw.command(__doc__, _sheets, draw_garment, random_garment, fields)

@@ -27,7 +27,7 @@ from data_scripts import texts
 from data_scripts.draw import draw_scene
 from data_scripts.pool import JPEG
 from data_scripts.vlm_examples import partner
-from data_scripts.world import Edit, Scene, held_out, random_scene
+from data_scripts.world import Edit, Scene, held_out_scene, random_scene
 
 MODELS = Path(__file__).parent.parent / "cir_utils" / "mini" / "models"
 SPOKEN = ("kind", "colour", "count", "pattern", "background", "prop", "side")
@@ -42,13 +42,6 @@ def balanced(said: list[bool], truth: list[bool]) -> float:
     """Mean of the accuracies on true and on false statements."""
     said_, truth_ = np.array(said), np.array(truth)
     return float((said_[truth_].mean() + (~said_[~truth_]).mean()) / 2)
-
-
-def held_out_scene(rng: np.random.Generator) -> Scene:
-    while True:
-        scene = random_scene(rng)
-        if held_out(scene):
-            return scene
 
 
 def save_pictures(folder: Path, scenes: list[Scene], seed: int) -> list[Path]:

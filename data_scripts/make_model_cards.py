@@ -37,9 +37,10 @@ AdamW, bfloat16 autocast; stored in bfloat16.
 
 Three devices make it compose and compare. From stretch 5 on, the objects of a quarter of the pictures
 have a colour without a name, and nothing is asked about it. From stretch 4 on, no loss counts the
-absence of held-out combinations as evidence: where a kind, a colour or a background is predicted, values
-that would complete a held-out combination take no part in the softmax, and no false statement describes
-one. From stretch 6 on, the model also learns to say true statements, not only to judge them.
+absence of held-out combinations as evidence: values that would complete one take no part in the softmax
+where a head predicts a kind, a colour or a background and where an answer about one picture names a kind,
+and no false statement describes one. From stretch 6 on, the model also learns to say true statements,
+not only to judge them.
 """,
     "mini-clip": """# mini-CLIP
 

@@ -11,8 +11,9 @@ data_scripts.train_mini_vlm ...` spreads a stretch over processes (one thread ea
 cores); gradients are averaged.
 
 Held-out combinations are never shown. A loss that counts their absence as evidence would teach that they do
-not exist (a cat is never pink, so what is pink is no cat), so wherever a kind, a colour or a background is
-predicted, the values that would complete a held-out combination take no part in the softmax.
+not exist (a cat is never pink, so what is pink is no cat). So the values that would complete a held-out
+combination take no part in the softmax where a head predicts a kind, a colour or a background, and where an
+answer about one picture names a kind.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from data_scripts.world import (
     KINDS,
     Scene,
     held_out,
-    random_scene,
+    held_out_scene,
     train_scene,
 )
 
@@ -402,10 +403,7 @@ def average(parameters: list[nn.Parameter], *values: float) -> list[float]:
 def unseen_pictures(number: int = 300) -> tuple[Tensor, Tensor]:
     """Patches and labels of new pictures of held-out combinations, for the log alone."""
     rng = np.random.default_rng(99)
-    scenes: list[Scene] = []
-    while len(scenes) < number:
-        scene = random_scene(rng)
-        scenes += [scene] if held_out(scene) else []
+    scenes = [held_out_scene(rng) for _ in range(number)]
     pixels = np.stack([np.asarray(jpeg(draw_scene(s, seed=990_000 + i))) for i, s in enumerate(scenes)])
     return patches(pixels), torch.tensor([encode_scene(scene) for scene in scenes])
 

@@ -138,6 +138,14 @@ def train_scene(rng: np.random.Generator, **fixed) -> Scene:
             return scene
 
 
+def held_out_scene(rng: np.random.Generator) -> Scene:
+    """As `random_scene`, held-out combinations alone."""
+    while True:
+        scene = random_scene(rng)
+        if held_out(scene):
+            return scene
+
+
 @dataclass(frozen=True)
 class Edit:
     """A change asked of a reference: field -> new value, e.g. {"colour": "blue", "background": "snowy

@@ -12,6 +12,7 @@ from cir_utils.files import read_json
 from cir_utils.layouts.common import (
     by_stem,
     check_unique,
+    empty_note,
     file_names,
     find_pictures,
     is_whole,
@@ -66,8 +67,7 @@ def read(name: str, split: str, root: Path, need_images: bool, options: Options)
         gallery, notes = tuple(image for image in gallery if image not in missing), notes + more
     blank = {str(row["id"]) for row in rows if not row["relative_caption"].strip()}
     empty = sum(query.id in blank for query in queries)
-    if empty:
-        notes += (f"{empty} empty modification text(s) replaced by {EMPTY_TEXT!r}",)
+    notes += empty_note(empty)
     concept = options.shared_concept
     return Benchmark(
         name=name,

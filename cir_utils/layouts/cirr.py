@@ -16,6 +16,7 @@ from cir_utils.errors import InputError
 from cir_utils.files import read_json
 from cir_utils.layouts.common import (
     check_unique,
+    empty_note,
     find_pictures,
     is_name,
     is_whole,
@@ -74,8 +75,7 @@ def read(name: str, split: str, root: Path, need_images: bool, options: Options)
             notes += (f"{moved:,} pictures lie flat, not in the folders that {listing.name} names",)
     blank = {str(row["pairid"]) for row in rows if not row["caption"].strip()}
     empty = sum(query.id in blank for query in queries)
-    if empty:
-        notes += (f"{empty} empty modification text(s) replaced by {EMPTY_TEXT!r}",)
+    notes += empty_note(empty)
     return Benchmark(
         name=name,
         split=split,

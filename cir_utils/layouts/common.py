@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from cir_utils.benchmarks import ImageId, Missing, Query
+from cir_utils.benchmarks import EMPTY_TEXT, ImageId, Missing, Query
 from cir_utils.errors import InputError
 from cir_utils.files import read_json
 
@@ -118,6 +118,11 @@ def safe_place(text: Any, where: str, mend: str) -> PurePosixPath:
     if place is None or place.is_absolute() or not place.name or ".." in place.parts or "\\" in text:
         raise InputError(f"{where}: expected a relative path such as ./dev/x.png, not {text!r:.60}; {mend}")
     return place
+
+
+def empty_note(empty: int) -> tuple[str, ...]:
+    """The note about queries without a text of their own, none where there are none."""
+    return (f"{empty} empty modification text(s) replaced by {EMPTY_TEXT!r}",) if empty else ()
 
 
 def without_missing(

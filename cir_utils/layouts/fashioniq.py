@@ -13,7 +13,7 @@ from typing import Any
 from cir_utils.benchmarks import BENCHMARKS, EMPTY_TEXT, Benchmark, ImageId, Options, Protocol, Query
 from cir_utils.errors import InputError
 from cir_utils.files import read_json
-from cir_utils.layouts.common import find_pictures, is_name, read_rows, require, without_missing
+from cir_utils.layouts.common import empty_note, find_pictures, is_name, read_rows, require, without_missing
 
 CATEGORIES = ("dress", "shirt", "toptee")
 #: What is stripped from the ends of a caption before the two are joined, as in SEARLE and CIReVL.
@@ -73,8 +73,7 @@ def read(name: str, split: str, root: Path, need_images: bool, options: Options)
     single, empty = (sum(blank[query.id] == count for query in queries) for count in (1, 2))
     if single:
         notes += (f"{single} queries have one empty caption: their other caption alone is the text",)
-    if empty:
-        notes += (f"{empty} empty modification text(s) replaced by {EMPTY_TEXT!r}",)
+    notes += empty_note(empty)
     rule = "c1 and c2" + ("; CLIP's feature is the mean of both orders" if options.both_orders else "")
     return Benchmark(
         name=name,
