@@ -169,9 +169,12 @@ def vlm_config(vocab_size: int) -> Qwen2_5_VLConfig:
     )
 
 
-def build_vlm(seed: int = 0) -> tuple[Qwen2_5_VLForConditionalGeneration, PreTrainedTokenizerFast]:
+def build_vlm(
+    seed: int = 0, tokenizer: PreTrainedTokenizerFast | None = None
+) -> tuple[Qwen2_5_VLForConditionalGeneration, PreTrainedTokenizerFast]:
+    """A new model, and its tokenizer (a new one unless given)."""
     torch.manual_seed(seed)
-    tokenizer = vlm_tokenizer()
+    tokenizer = tokenizer or vlm_tokenizer()
     vocab = -(-len(tokenizer) // 64) * 64
     return Qwen2_5_VLForConditionalGeneration(vlm_config(vocab)), tokenizer
 

@@ -2,10 +2,10 @@
 
     python -m data_scripts.pool --out work/pool --pictures 100000
 
-The folder holds `pixels.npy` (n, 112, 112, 3) uint8, memory-mapped, and `scenes.npy` (n, 11) uint8, the index
-of each field's value in `world.CHOICES`. Only `train` scenes are drawn. A share of the pictures (`--unnamed`)
-paints the main objects in a colour that has no name in the world (the indices of colour and shade are
-`UNNAMED`): a shape seen in many colours is known again in a new one.
+The folder holds a folder for each domain, with `pixels.npy` (n, 112, 112, 3) uint8, memory-mapped, and
+`labels.npy` (n, fields of all domains) uint8 (`domains.FIELDS`). Only `train` worlds are drawn. A share of
+the scenes (`--unnamed`) paints the main objects in a colour that has no name in the world (the labels of
+colour and shade are `UNKNOWN`): a shape seen in many colours is known again in a new one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from data_scripts.draw import draw_scene, unnamed_colour
-from data_scripts.world import CHOICES, Scene, train_scene
+from data_scripts.domains import COLUMN, DOMAINS, FIELDS, UNKNOWN
 
 SIZE = 112
 CHUNK = 1000
-UNNAMED = 255
 JPEG = {
     "format": "JPEG",
     "quality": 70,
@@ -43,45 +41,46 @@ def jpeg(picture: Image.Image) -> Image.Image:
     return Image.open(buffer).convert("RGB")
 
 
-def encode_scene(scene: Scene) -> list[int]:
-    return [choices.index(getattr(scene, name)) for name, choices in CHOICES.items()]
-
-
-def decode_scene(row: np.ndarray) -> Scene:
-    """The scene of a row whose colour has a name."""
-    return Scene(**{name: choices[row[i]] for i, (name, choices) in enumerate(CHOICES.items())})
-
-
-def _draw_chunk(start: int, seed: int, unnamed: float) -> tuple[int, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng([seed, start])
-    pixels, scenes = np.empty((CHUNK, SIZE, SIZE, 3), np.uint8), np.empty((CHUNK, len(CHOICES)), np.uint8)
+def _draw_chunk(start: int, number: int, seed: int, unnamed: float) -> tuple[int, np.ndarray, np.ndarray]:
+    domain = DOMAINS[number]
+    rng = np.random.default_rng([seed, number, start])
+    pixels, labels = np.empty((CHUNK, SIZE, SIZE, 3), np.uint8), np.empty((CHUNK, len(FIELDS)), np.uint8)
     for i in range(CHUNK):
-        scene = train_scene(rng)
-        tint = unnamed_colour(rng, scene.kind) if rng.random() < unnamed else None
-        pixels[i] = np.asarray(draw_scene(scene, seed=int(rng.integers(2**31)), tint=tint))
-        scenes[i] = encode_scene(scene)
-        if tint:
-            scenes[i, [list(CHOICES).index(name) for name in ("colour", "shade")]] = UNNAMED
-    return start, pixels, scenes
+        thing, picture_seed = domain.train(rng), int(rng.integers(2**31))
+        labels[i] = domain.encode(thing)
+        if domain.draw_unnamed and rng.random() < unnamed:
+            pixels[i] = np.asarray(domain.draw_unnamed(thing, picture_seed, rng))
+            labels[i, [COLUMN[f"{domain.name}/{name}"] for name in ("colour", "shade")]] = UNKNOWN
+        else:
+            pixels[i] = np.asarray(domain.draw(thing, seed=picture_seed))
+    return start, pixels, labels
 
 
 def make_pool(out: Path, pictures: int, seed: int = 1, unnamed: float = 0.25, workers: int = 2) -> None:
-    out.mkdir(parents=True, exist_ok=True)
+    """Draw `pictures` of each domain that is not there yet."""
     pictures = -(-pictures // CHUNK) * CHUNK
-    pixels = np.lib.format.open_memmap(out / "pixels.npy", "w+", np.uint8, (pictures, SIZE, SIZE, 3))
-    scenes = np.empty((pictures, len(CHOICES)), np.uint8)
-    with ProcessPoolExecutor(workers) as executor:
-        draw = partial(_draw_chunk, seed=seed, unnamed=unnamed)
-        jobs = executor.map(draw, range(0, pictures, CHUNK))
-        for start, some_pixels, some_scenes in tqdm(jobs, total=pictures // CHUNK, unit="k pictures"):
-            pixels[start : start + CHUNK], scenes[start : start + CHUNK] = some_pixels, some_scenes
-    pixels.flush()
-    np.save(out / "scenes.npy", scenes)
+    for number, domain in enumerate(DOMAINS):
+        folder = out / domain.name
+        if (folder / "labels.npy").exists():
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.lib.format.open_memmap(folder / "pixels.npy", "w+", np.uint8, (pictures, SIZE, SIZE, 3))
+        labels = np.empty((pictures, len(FIELDS)), np.uint8)
+        with ProcessPoolExecutor(workers) as executor:
+            draw = partial(_draw_chunk, number=number, seed=seed, unnamed=unnamed)
+            jobs = executor.map(draw, range(0, pictures, CHUNK))
+            for start, some_pixels, some_labels in tqdm(jobs, domain.name, pictures // CHUNK, unit="k"):
+                pixels[start : start + CHUNK], labels[start : start + CHUNK] = some_pixels, some_labels
+        pixels.flush()
+        np.save(folder / "labels.npy", labels)
 
 
-def open_pool(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """(pixels memory-mapped, scenes)."""
-    return np.load(folder / "pixels.npy", mmap_mode="r"), np.load(folder / "scenes.npy")
+def open_pool(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(pixels memory-mapped, labels) of each domain."""
+    return [
+        (np.load(folder / d.name / "pixels.npy", mmap_mode="r"), np.load(folder / d.name / "labels.npy"))
+        for d in DOMAINS
+    ]
 
 
 def add_history(out: Path, **stretch) -> None:
@@ -96,7 +95,7 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--pictures", type=int, default=100_000)
+    parser.add_argument("--pictures", type=int, default=100_000, help="of each domain")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--unnamed", type=float, default=0.25)
     arguments = parser.parse_args()

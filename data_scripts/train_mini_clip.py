@@ -29,11 +29,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from data_scripts import texts
+from data_scripts.domains import COLUMN, DOMAINS, FIELDS, UNKNOWN, Domain
 from data_scripts.mini_models import IMAGE_SIZE, SPECIAL, build_tokenizer
-from data_scripts.pool import UNNAMED, add_history, decode_scene, open_pool
-from data_scripts.train_mini_vlm import HEAD_WEIGHTS, MEAN, STD, AttributeHeads, attention, augment
-from data_scripts.world import CHOICES, Scene
+from data_scripts.pool import add_history, open_pool
+from data_scripts.train_mini_vlm import MEAN, STD, AttributeHeads, attention, attribute_loss, augment
 
 PAD, START, END = (SPECIAL.index(name) for name in ("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
 CONTEXT = 77
@@ -107,29 +106,29 @@ def write_frame(folder: Path) -> None:
     (folder / "open_clip_config.json").write_text(json.dumps(clip_config(len(tokenizer)), indent=2) + "\n")
 
 
-def training_text(rng: np.random.Generator, scene: Scene, long: bool) -> str:
+def training_text(rng: np.random.Generator, domain: Domain, thing, long: bool) -> str:
     """One text for a picture: caption, dense caption, short phrase, modification phrase whose result the
     picture shows, or (``long``, for half of them) several captions in a row.
     """
+    texts = domain.texts
     roll = rng.random() + 0.5 * long
     if roll < 0.15:
-        return texts.caption(scene)
+        return texts.caption(thing)
     if roll < 0.32:
-        return texts.dense_caption(rng, scene)
+        return texts.dense_caption(rng, thing)
     if roll < 0.70:
-        return texts.short_text(rng, scene)
+        return texts.short_text(rng, thing)
     if roll < 1.0:
-        return result_of_edit(rng, scene)
-    parts = [texts.dense_caption(rng, scene) for _ in range(rng.integers(2, 5))]
+        return result_of_edit(rng, domain, thing)
+    parts = [texts.dense_caption(rng, thing) for _ in range(rng.integers(2, 5))]
     return ". ".join(parts)
 
 
-def result_of_edit(rng: np.random.Generator, scene: Scene) -> str:
+def result_of_edit(rng: np.random.Generator, domain: Domain, thing) -> str:
     """A modification phrase that the picture answers: what the reference was is invented."""
-    edit = texts.random_edit(rng, scene)
-    reference = edit.apply(scene)
-    back = texts.Edit(tuple((name, getattr(scene, name)) for name, _ in edit.changes))
-    return texts.modification_text(rng, reference, back)
+    reference = domain.texts.random_edit(rng, thing).apply(thing)
+    back = domain.difference(reference, thing)
+    return domain.texts.modification_text(rng, reference, back)
 
 
 class Batches(IterableDataset):
@@ -140,12 +139,17 @@ class Batches(IterableDataset):
         torch.set_num_threads(1)
         rng = np.random.default_rng([self.seed, int(time.time())])
         tokenizer = AutoTokenizer.from_pretrained(self.frame, local_files_only=True)
-        pixels, scenes = open_pool(self.pool)
-        named = np.flatnonzero(scenes[:, list(CHOICES).index("colour")] != UNNAMED)
+        pool = open_pool(self.pool)
+        named = [
+            np.flatnonzero(labels[:, COLUMN[f"{d.name}/colour"]] != UNKNOWN)
+            for d, (_, labels) in zip(DOMAINS, pool, strict=True)
+        ]
         while True:
-            chosen = np.sort(rng.choice(named, self.size, replace=False))
+            number = int(rng.integers(len(DOMAINS)))  # a batch is of one domain: hard negatives
+            domain, (pixels, labels) = DOMAINS[number], pool[number]
+            chosen = np.sort(rng.choice(named[number], self.size, replace=False))
             long = bool(rng.random() < 0.1)  # whole batches, so that the others need no padding
-            said = [training_text(rng, decode_scene(row), long) for row in scenes[chosen]]
+            said = [training_text(rng, domain, domain.decode(row), long) for row in labels[chosen]]
             tokens = tokenizer(
                 said, padding="longest", truncation=True, max_length=CONTEXT, return_tensors="pt"
             ).input_ids
@@ -153,7 +157,7 @@ class Batches(IterableDataset):
             yield {
                 "pixels": ((pictures - MEAN) / STD).permute(0, 3, 1, 2).contiguous(),
                 "tokens": tokens,
-                "labels": torch.from_numpy(scenes[chosen].astype(np.int64)),
+                "labels": torch.from_numpy(labels[chosen].astype(np.int64)),
             }
 
 
@@ -175,19 +179,14 @@ class Heads(nn.Module):
 
     def __init__(self, embed_dim: int, width: int) -> None:
         super().__init__()
-        self.classifiers = nn.ModuleList(nn.Linear(embed_dim, len(choices)) for choices in CHOICES.values())
+        self.classifiers = nn.ModuleList(nn.Linear(embed_dim, len(values)) for values in FIELDS.values())
         self.tokens = AttributeHeads(width)
 
     def loss(self, features: Tensor, tokens: Tensor, labels: Tensor) -> tuple[Tensor, np.ndarray, np.ndarray]:
         """(loss, hits of the embedding's classifiers, hits of the tokens' classifiers)."""
-        logits = [classify(features).float() for classify in self.classifiers]
-        weights = [HEAD_WEIGHTS.get(name, 1.0) for name in CHOICES]
-        losses = [
-            w * F.cross_entropy(z, labels[:, i]) for i, (w, z) in enumerate(zip(weights, logits, strict=True))
-        ]
-        hits = np.array([(z.argmax(1) == labels[:, i]).float().mean().item() for i, z in enumerate(logits)])
+        loss, hits = attribute_loss([classify(features) for classify in self.classifiers], labels)
         token_loss, token_hits = self.tokens.loss(tokens, labels)
-        return 0.5 * sum(losses) / sum(weights) + token_loss, hits, token_hits.numpy()
+        return 0.5 * loss + token_loss, hits.numpy(), token_hits.numpy()
 
 
 def export(model: nn.Module, folder: Path) -> None:
@@ -281,9 +280,9 @@ def train(args, model, heads, trained, optimizer, checkpoint: Path) -> None:
         step += 1
         window.append((contrast.item(), right, hits, token_hits))
         if step % 50 == 0:
-            contrasts, right, *fields = (np.mean([w[i] for w in window], axis=0) for i in range(4))
+            contrasts, right, *fields = (np.nanmean([w[i] for w in window], axis=0) for i in range(4))
             named = " ".join(
-                f"{n} {100 * a:.0f}/{100 * b:.0f}" for n, a, b in zip(CHOICES, *fields, strict=True)
+                f"{n} {100 * a:.0f}/{100 * b:.0f}" for n, a, b in zip(FIELDS, *fields, strict=True)
             )
             minutes = (time.time() - started) / 60
             print(

@@ -12,8 +12,8 @@ cores); gradients are averaged.
 
 Held-out combinations are never shown. A loss that counts their absence as evidence would teach that they do
 not exist (a cat is never pink, so what is pink is no cat). So the values that would complete a held-out
-combination take no part in the softmax where a head predicts a kind, a colour or a background, and where an
-answer about one picture names a kind.
+combination take no part in the softmax where a head predicts a field of `HELD_OUT`, and where an answer about
+one picture names a kind, a category or a pattern.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,25 +36,31 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
+from data_scripts import texts, texts_fashion, world, world_fashion
 from data_scripts import vlm_examples as ex
-from data_scripts.draw import draw_scene
+from data_scripts.domains import COLUMN, DOMAINS, FIELDS, UNKNOWN, Domain, domain_of
 from data_scripts.mini_models import IMAGE_SIZE, MERGE, PATCH, build_vlm, image_processor
-from data_scripts.pool import UNNAMED, add_history, decode_scene, encode_scene, jpeg, open_pool
-from data_scripts.world import (
-    CHOICES,
-    HELD_OUT_BACKGROUNDS,
-    HELD_OUT_COLOURS,
-    KINDS,
-    Scene,
-    held_out,
-    held_out_scene,
-    train_scene,
-)
+from data_scripts.pool import add_history, jpeg, open_pool
 
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])
 STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])
-FIELD = {name: i for i, name in enumerate(CHOICES)}
 HEAD_WEIGHTS = {"style": 0.3, "shade": 0.3, "variant": 0.2, "facing": 0.2}
+WEIGHTS = [HEAD_WEIGHTS.get(name.split("/")[1], 1.0) for name in FIELDS]
+#: (a, b, table of a's by b's values): True for the pairs that no training picture shows.
+HELD_OUT = (
+    ("scenes/kind", "scenes/colour", world.HELD_OUT_COLOURS),
+    ("scenes/kind", "scenes/background", world.HELD_OUT_BACKGROUNDS),
+    ("fashion/category", "fashion/colour", world_fashion.HELD_OUT_COLOURS),
+    ("fashion/pattern", "fashion/colour", world_fashion.HELD_OUT_PATTERNS),
+    ("fashion/category", "fashion/background", world_fashion.HELD_OUT_BACKGROUNDS),
+)
+#: How answers name the values of a field whose unseen values are left out of the softmax.
+SAID = {
+    "scenes/kind": {kind: (kind, texts.plural(kind)) for kind in world.KINDS},
+    "fashion/category": {name: (noun,) for name, noun in texts_fashion.NOUNS.items()},
+    "fashion/pattern": {"plain": ("plain",)}
+    | {name: (name, noun) for name, noun in texts_fashion.PATTERN_NOUNS.items()},
+}
 
 
 def patches(pixels: np.ndarray) -> Tensor:
@@ -81,30 +88,50 @@ def augment(rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
     return out
 
 
-def mirror(rng: np.random.Generator, pixels: np.ndarray, scenes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def mirror(rng: np.random.Generator, pixels: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Half of the pictures turned left to right, and their labels with them."""
-    pixels, scenes = pixels.copy(), scenes.copy()
+    pixels, labels = pixels.copy(), labels.copy()
     turned = np.flatnonzero(rng.random(len(pixels)) < 0.5)
     pixels[turned] = pixels[turned, :, ::-1]
-    scenes[turned, FIELD["facing"]] ^= 1
-    with_prop = turned[scenes[turned, FIELD["prop"]] > 0]  # without a prop its side says "left"
-    scenes[with_prop, FIELD["side"]] ^= 1
-    return pixels, scenes
+    for name in ("scenes/facing", "fashion/facing"):
+        known = turned[labels[turned, COLUMN[name]] != UNKNOWN]
+        labels[known, COLUMN[name]] ^= 1
+    prop = labels[turned, COLUMN["scenes/prop"]]
+    with_prop = turned[(prop > 0) & (prop != UNKNOWN)]  # without a prop its side says "left"
+    labels[with_prop, COLUMN["scenes/side"]] ^= 1
+    return pixels, labels
 
 
 def unseen_values(labels: Tensor) -> dict[str, Tensor]:
     """For each picture, True at the values of a field that would make it a held-out combination.
 
-    labels (n, fields) -> "kind" (n, 14), "colour" (n, 10), "background" (n, 8), bool.
+    labels (n, fields) -> field name -> (n, values) bool, for the fields of `HELD_OUT`.
     """
-    colours, backgrounds = torch.from_numpy(HELD_OUT_COLOURS), torch.from_numpy(HELD_OUT_BACKGROUNDS)
-    kind, colour, background = (labels[:, FIELD[name]] for name in ("kind", "colour", "background"))
-    named = colour != UNNAMED
-    return {
-        "kind": (colours.T[colour * named] & named[:, None]) | backgrounds.T[background],
-        "colour": colours[kind],
-        "background": backgrounds[kind],
-    }
+    found: dict[str, Tensor] = {}
+    for first, second, table in HELD_OUT:
+        pairs = torch.from_numpy(table)
+        for name, other, rows in ((first, second, pairs.T), (second, first, pairs)):
+            index = labels[:, COLUMN[other]]
+            known = index != UNKNOWN
+            unseen = rows[index * known] & known[:, None]
+            found[name] = found[name] | unseen if name in found else unseen
+    return found
+
+
+def attribute_loss(logits: list[Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(weighted loss, hits (fields,), NaN where no label is known) of the fields' logits (n, values)."""
+    known = labels != UNKNOWN
+    right = torch.stack([z.argmax(-1) == labels[:, i] for i, z in enumerate(logits)])
+    hits = right.sum(1) / known.sum(0)
+    logits = [z.float() for z in logits]
+    for name, unseen in unseen_values(labels).items():
+        logits[COLUMN[name]] = logits[COLUMN[name]].masked_fill(unseen, float("-inf"))
+    losses = [
+        F.cross_entropy(z, labels[:, i], ignore_index=UNKNOWN, reduction="sum") for i, z in enumerate(logits)
+    ]
+    shares = torch.stack(losses) / known.sum(0).clamp(min=1)
+    present = torch.tensor(WEIGHTS) * known.any(0)
+    return (shares * present).sum() / present.sum(), hits
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *_, **__) -> Tensor:
@@ -205,10 +232,10 @@ class AttributeHeads(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.queries = nn.Parameter(torch.randn(len(CHOICES), width) * width**-0.5)
+        self.queries = nn.Parameter(torch.randn(len(FIELDS), width) * width**-0.5)
         self.norm = nn.LayerNorm(width)
         self.key, self.value = nn.Linear(width, width), nn.Linear(width, width)
-        self.classifiers = nn.ModuleList(nn.Linear(width, len(choices)) for choices in CHOICES.values())
+        self.classifiers = nn.ModuleList(nn.Linear(width, len(values)) for values in FIELDS.values())
 
     def forward(self, tokens: Tensor) -> list[Tensor]:
         tokens = self.norm(tokens)
@@ -218,28 +245,23 @@ class AttributeHeads(nn.Module):
 
     def loss(self, tokens: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """(weighted loss, hits (fields,))."""
-        logits = self(tokens)
-        right = torch.stack([z.argmax(-1) == labels[:, i] for i, z in enumerate(logits)])
-        hits = right.sum(1) / (labels != UNNAMED).sum(0)
-        for name, unseen in unseen_values(labels).items():
-            logits[FIELD[name]] = logits[FIELD[name]].masked_fill(unseen, float("-inf"))
-        losses = [
-            F.cross_entropy(z.float(), labels[:, i], ignore_index=UNNAMED) for i, z in enumerate(logits)
-        ]
-        weights = [HEAD_WEIGHTS.get(name, 1.0) for name in CHOICES]
-        return sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights), hits
+        return attribute_loss(self(tokens), labels)
 
 
-def named_scene(rng: np.random.Generator, row: np.ndarray) -> tuple[Scene, bool]:
-    """The scene of a pool row, and whether its colour has a name (if not, the scene's means nothing)."""
-    if row[FIELD["colour"]] != UNNAMED:
-        return decode_scene(row), True
+def named_thing(rng: np.random.Generator, row: np.ndarray) -> tuple[Domain, Any, bool]:
+    """The domain and thing of a row of labels, and whether its colour has a name (if not, the thing's means
+    nothing).
+    """
+    domain = domain_of(row)
+    colour, shade = (COLUMN[f"{domain.name}/{name}"] for name in ("colour", "shade"))
+    if row[colour] != UNKNOWN:
+        return domain, domain.decode(row), True
     row = row.copy()
-    row[FIELD["shade"]] = 0
+    row[shade] = 0
     while True:
-        row[FIELD["colour"]] = rng.integers(len(CHOICES["colour"]))
-        if not held_out(scene := decode_scene(row)):
-            return scene, False
+        row[colour] = rng.integers(len(domain.choices["colour"]))
+        if not domain.world.held_out(thing := domain.decode(row)):
+            return domain, thing, False
 
 
 class Batches(IterableDataset):
@@ -252,47 +274,58 @@ class Batches(IterableDataset):
         torch.set_num_threads(1)
         info = torch.utils.data.get_worker_info()
         rng = np.random.default_rng([self.seed, rank(), info.id if info else 0, int(time.time())])
-        pixels, scenes = open_pool(self.pool)
+        pool = open_pool(self.pool)
         while True:
-            yield (
-                self.vision(rng, pixels, scenes) if self.stage == "vision" else self.full(rng, pixels, scenes)
-            )
+            yield self.vision(rng, pool) if self.stage == "vision" else self.full(rng, pool)
 
-    def vision(self, rng, pixels, scenes) -> dict[str, Tensor]:
-        chosen = np.sort(rng.choice(len(scenes), self.mix["pictures"], replace=False))
-        images, rows = mirror(rng, pixels[chosen], scenes[chosen])
-        return {"pixels": patches(augment(rng, images)), "labels": torch.from_numpy(rows.astype(np.int64))}
+    @staticmethod
+    def pictures(rng, pool, number: int, named: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """`number` pictures, as many of each domain, and their labels; `named`: no colour without a name."""
+        images, rows = [], []
+        for domain, (pixels, labels) in zip(DOMAINS, pool, strict=True):
+            chosen = rng.choice(len(labels), 10 * number if named else number, replace=False)
+            if named:
+                chosen = chosen[labels[chosen, COLUMN[f"{domain.name}/colour"]] != UNKNOWN]
+            chosen = chosen[: number // len(DOMAINS)]
+            images.append(pixels[chosen])
+            rows.append(labels[chosen])
+        return mirror(rng, np.concatenate(images), np.concatenate(rows))
 
-    def full(self, rng, pixels, scenes) -> dict[str, Tensor]:
+    def vision(self, rng, pool) -> dict[str, Tensor]:
+        images, labels = self.pictures(rng, pool, self.mix["pictures"])
+        return {"pixels": patches(augment(rng, images)), "labels": torch.from_numpy(labels.astype(np.int64))}
+
+    def full(self, rng, pool) -> dict[str, Tensor]:
         n_pictures, n_pairs, n_captions, n_questions = (
             self.mix[k] for k in ("pictures", "pairs", "captions", "questions")
         )
-        named = scenes[:, FIELD["colour"]] != UNNAMED
-        chosen = np.r_[
-            rng.choice(len(scenes), n_pictures, replace=False), rng.choice(np.flatnonzero(named), n_pairs)
-        ]
-        images, labels = mirror(rng, pixels[chosen], scenes[chosen])
+        parts = [self.pictures(rng, pool, n_pictures), self.pictures(rng, pool, n_pairs, named=True)]
+        images, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
         rows, extra = [], []
         for row in labels[:n_pictures]:
-            branches = ex.picture_branches(rng, *named_scene(rng, row), self.mix["verify_picture"])
+            branches = ex.picture_branches(rng, *named_thing(rng, row), self.mix["verify_picture"])
             rows.append(ex.build_row(self.tokenizer, 1, branches))
         for row in labels[n_pictures:]:
-            scene = decode_scene(row)
-            second = ex.partner(rng, scene)
-            extra.append(np.asarray(draw_scene(second, seed=int(rng.integers(2**31)))))
-            rows.append(ex.build_row(self.tokenizer, 2, ex.pair_branches(rng, scene, second, 6)))
-        for _ in range(n_captions):
-            scene = train_scene(rng)
-            shared = f"caption: {ex.texts.caption(scene)}\n"
-            branches = ex.caption_branches(rng, scene, self.mix["verify_caption"])
+            domain = domain_of(row)
+            first = domain.decode(row)
+            second = ex.partner(rng, domain, first)
+            extra.append(np.asarray(domain.draw(second, seed=int(rng.integers(2**31)))))
+            rows.append(ex.build_row(self.tokenizer, 2, ex.pair_branches(rng, domain, first, second, 6)))
+        for i in range(n_captions):
+            domain = DOMAINS[i % len(DOMAINS)]
+            thing = domain.train(rng)
+            shared = f"caption: {domain.texts.caption(thing)}\n"
+            branches = ex.caption_branches(rng, domain, thing, self.mix["verify_caption"])
             rows.append(ex.build_row(self.tokenizer, 0, branches, shared))
-        for _ in range(n_questions):
-            branches = [ex._describing(rng, train_scene(rng), "questions") for _ in range(2)]
+        for i in range(n_questions):
+            domain = DOMAINS[i % len(DOMAINS)]
+            branches = [ex.describing(rng, domain, domain.train(rng), "questions") for _ in range(2)]
             rows.append(ex.build_row(self.tokenizer, 0, branches))
-        pictures = augment(rng, np.concatenate([images, np.stack(extra)]) if extra else images)
-        named = torch.from_numpy(labels.astype(np.int64))
-        unseen = torch.zeros(len(rows), len(KINDS), dtype=torch.bool)
-        unseen[:n_pictures] = unseen_values(named[:n_pictures])["kind"]
+        pictures = augment(rng, np.concatenate([images, np.stack(extra)]))
+        known = torch.from_numpy(labels.astype(np.int64))
+        unseen = unseen_values(known[:n_pictures])
+        said = torch.cat([unseen[name] for name in SAID], dim=1)
+        said = torch.cat([said, torch.zeros(len(rows) - n_pictures, said.shape[1], dtype=torch.bool)])
         shown = [[i] for i in range(n_pictures)]  # which pictures a row shows
         shown += [[n_pictures + i, n_pictures + n_pairs + i] for i in range(n_pairs)]
         shown += [[] for _ in range(n_captions + n_questions)]
@@ -300,8 +333,8 @@ class Batches(IterableDataset):
         for chosen in np.array_split(np.argsort([len(row.ids) for row in rows]), self.mix["buckets"]):
             bucket = collate([rows[i] for i in chosen])
             bucket["shown"] = torch.tensor([p for i in chosen for p in shown[i]], dtype=torch.long)
-            buckets.append(bucket | {"unseen_kinds": unseen[chosen]})
-        return {"pixels": patches(pictures), "labels": named, "buckets": buckets}
+            buckets.append(bucket | {"unseen": said[chosen]})
+        return {"pixels": patches(pictures), "labels": known, "buckets": buckets}
 
 
 def collate(rows: list[ex.Row]) -> dict[str, Tensor]:
@@ -337,18 +370,25 @@ def hidden_states(model, vision_tokens: Tensor, batch: dict[str, Tensor]) -> Ten
     )
 
 
-def kind_tokens(tokenizer, vocabulary: int) -> Tensor:
-    """(vocabulary,) which kind a token names, -1 where it names none."""
-    found = torch.full((vocabulary,), -1)
-    for i, kind in enumerate(KINDS):
-        for form in (kind, ex.texts.plural(kind)):
-            (token,) = tokenizer(f" {form}").input_ids
-            found[token] = i
+def said_tokens(tokenizer, vocabulary: int) -> list[tuple[Tensor, Tensor]]:
+    """For each field of `SAID`: its columns in a row's unseen values, and which value a token names
+    (vocabulary,), -1 where it names none. ("flowers" names a kind and a pattern: a row is of one domain.)
+    """
+    found, start = [], 0
+    for field, values in SAID.items():
+        named = torch.full((vocabulary,), -1)
+        for value, forms in values.items():
+            for form in forms:
+                ids = tokenizer(f" {form}").input_ids
+                if len(ids) == 1:
+                    named[ids[0]] = FIELDS[field].index(value)
+        found.append((torch.arange(start, start + len(values)), named))
+        start += len(values)
     return found
 
 
 def answer_loss(
-    model, vision_tokens: Tensor, buckets: list[dict[str, Tensor]], named_kind: Tensor
+    model, vision_tokens: Tensor, buckets: list[dict[str, Tensor]], said: list[tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, dict[str, float]]:
     """Weighted cross-entropy of the answer tokens, and accuracies for the log. Rows of like length share a
     bucket, so that little is computed for padding.
@@ -363,16 +403,19 @@ def answer_loss(
                 hidden[:, :-1][where],
                 batch["ids"][:, 1:][where],
                 batch["weights"][:, 1:][where],
-                batch["unseen_kinds"][rows],
+                batch["unseen"][rows],
             )
         )
-    hidden, target, weight, unseen = (torch.cat(part) for part in zip(*parts, strict=True))
+    hidden, target, weight, unseen_rows = (torch.cat(part) for part in zip(*parts, strict=True))
     logits = model.lm_head(hidden).float()
-    kind = named_kind[target]
-    unseen &= (kind >= 0)[:, None]
-    unseen.scatter_(1, kind.clamp(min=0)[:, None], False)  # an edit may ask for a combination never seen
-    names = named_kind >= 0
-    logits[:, names] = logits[:, names].masked_fill(unseen[:, named_kind[names]], float("-inf"))
+    for columns, named in said:
+        value, unseen = named[target], unseen_rows[:, columns]
+        unseen = unseen & (value >= 0)[:, None]
+        unseen.scatter_(1, value.clamp(min=0)[:, None], False)  # an edit may ask for a combination never seen
+        names, touched = named >= 0, unseen.any(1)
+        some = logits[touched]
+        some[:, names] = some[:, names].masked_fill(unseen[touched][:, named[names]], float("-inf"))
+        logits = logits.index_put((touched.nonzero()[:, 0],), some)
     losses = F.cross_entropy(logits, target, reduction="none")
     hit = (logits.argmax(-1) == target).float()
     verdict = weight == ex.VERIFY_WEIGHT
@@ -400,12 +443,23 @@ def average(parameters: list[nn.Parameter], *values: float) -> list[float]:
     return parts[-1].tolist()
 
 
-def unseen_pictures(number: int = 300) -> tuple[Tensor, Tensor]:
-    """Patches and labels of new pictures of held-out combinations, for the log alone."""
+def unseen_pictures(number: int = 200) -> tuple[Tensor, Tensor]:
+    """Patches and labels of new pictures of held-out combinations, `number` of each domain, for the log
+    alone.
+    """
     rng = np.random.default_rng(99)
-    scenes = [held_out_scene(rng) for _ in range(number)]
-    pixels = np.stack([np.asarray(jpeg(draw_scene(s, seed=990_000 + i))) for i, s in enumerate(scenes)])
-    return patches(pixels), torch.tensor([encode_scene(scene) for scene in scenes])
+    pixels, labels = [], []
+    for domain in DOMAINS:
+        for i in range(number):
+            thing = domain.held_out_thing(rng)
+            pixels.append(np.asarray(jpeg(domain.draw(thing, seed=990_000 + i))))
+            labels.append(domain.encode(thing))
+    return patches(np.stack(pixels)), torch.tensor(labels)
+
+
+def said_of(hits: np.ndarray) -> str:
+    """The hits of the fields as a line of the log."""
+    return " ".join(f"{name} {100 * value:.0f}" for name, value in zip(FIELDS, hits, strict=True))
 
 
 def check_equal(model, fast: FastVision, tokenizer) -> None:
@@ -494,8 +548,8 @@ def load_checkpoint(path: Path, model, heads, optimizer=None) -> None:
 MIX = {
     "pictures": 32,
     "pairs": 2,
-    "captions": 7,
-    "questions": 3,
+    "captions": 8,
+    "questions": 4,
     "verify_picture": 7,
     "verify_caption": 6,
     "buckets": 4,
@@ -530,11 +584,13 @@ def main() -> None:
         model = AutoModelForImageTextToText.from_pretrained(
             args.start, dtype=torch.float32, local_files_only=True
         )
-        tokenizer = AutoTokenizer.from_pretrained(
-            args.start, local_files_only=True
-        )  # its ids, not a new one's
+        tokenizer = AutoTokenizer.from_pretrained(args.start, local_files_only=True)
     else:
-        model, tokenizer = build_vlm(args.seed)
+        known = (args.out / "tokenizer.json").exists()  # a checkpoint belongs to the ids it was made with
+        tokenizer = AutoTokenizer.from_pretrained(args.out, local_files_only=True) if known else None
+        model, tokenizer = build_vlm(args.seed, tokenizer)
+    if rank() == 0:
+        tokenizer.save_pretrained(args.out)
     heads = AttributeHeads(model.config.vision_config.out_hidden_size)
     seeing = [*model.model.visual.parameters(), *heads.parameters()]
     parts = [(1.0, seeing)]
@@ -572,7 +628,7 @@ def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
     model.train()
     started, saved, step, seen = time.time(), time.time(), 0, 0
     window: list[tuple] = []
-    named_kind = kind_tokens(tokenizer, model.lm_head.out_features)
+    said = said_tokens(tokenizer, model.lm_head.out_features)
     new_pixels, new_labels = unseen_pictures()
     spent = 0.0
     while spent < 1:
@@ -586,7 +642,7 @@ def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
             stats = {"token": 0.0, "verdict": 0.0}
             if args.stage == "full":
                 head_loss = loss
-                language, stats = answer_loss(model, tokens, batch["buckets"], named_kind)
+                language, stats = answer_loss(model, tokens, batch["buckets"], said)
                 loss = language + 0.3 * head_loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -598,21 +654,17 @@ def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
         window.append((loss.item(), stats["token"], stats["verdict"], hits.numpy()))
         if step % 50 == 0 and rank() == 0:
             losses, token, verdict, fields = (np.mean([w[i] for w in window], axis=0) for i in range(4))
-            named = " ".join(f"{name} {100 * value:.0f}" for name, value in zip(CHOICES, fields, strict=True))
             minutes = (time.time() - started) / 60
             print(
                 f"{minutes:5.1f} min step {step} pictures {seen} loss {losses:.4f} token {token:.4f} "
-                f"verdict {verdict:.3f} | {named}",
+                f"verdict {verdict:.3f} | {said_of(fields)}",
                 flush=True,
             )
             window.clear()
         if step % 200 == 0 and rank() == 0:
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
                 _, fields = heads.loss(fast(new_pixels), new_labels)
-            named = " ".join(
-                f"{name} {100 * v:.0f}" for name, v in zip(CHOICES, fields.tolist(), strict=True)
-            )
-            print(f"      held-out combinations | {named}", flush=True)
+            print(f"      held-out combinations | {said_of(fields.numpy())}", flush=True)
         if time.time() - saved > 180 and rank() == 0:
             save_checkpoint(args.out, model, heads, optimizer, {"stage": args.stage, "step": step})
             saved = time.time()

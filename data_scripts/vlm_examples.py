@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from data_scripts import texts
+from data_scripts.domains import Domain
 from data_scripts.mini_models import IMAGE_TOKENS, prompt
-from data_scripts.world import CHOICES, Edit, Scene, held_out
+from data_scripts.texts import VAGUE, pick
+from data_scripts.world import Edit
 
 USER, TURN = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 PICTURE = "<|vision_start|>" + "<|image_pad|>" * IMAGE_TOKENS + "<|vision_end|>"
@@ -52,48 +54,49 @@ class Row:
     weights: list[float] = field(default_factory=list)
 
 
-def _edit_and_text(rng: np.random.Generator, scene: Scene) -> tuple[Edit, str]:
+def _edit_and_text(rng: np.random.Generator, domain: Domain, thing) -> tuple[Edit, str]:
     if rng.random() < 0.06:
-        return Edit(()), texts.pick(rng, texts.VAGUE)
-    edit = texts.random_edit(rng, scene)
-    return edit, texts.modification_text(rng, scene, edit, training=True)
+        return Edit(()), pick(rng, VAGUE)
+    edit = domain.texts.random_edit(rng, thing)
+    return edit, domain.texts.modification_text(rng, thing, edit, training=True)
 
 
-def _describing(rng: np.random.Generator, scene: Scene, task: str) -> Branch:
+def describing(rng: np.random.Generator, domain: Domain, thing, task: str) -> Branch:
     """A branch of one of the tasks that answer with text."""
-    edit, change = _edit_and_text(rng, scene)
+    edit, change = _edit_and_text(rng, domain, thing)
+    texts = domain.texts
     if task == "caption":
-        return Branch(prompt("caption"), texts.caption(scene))
+        return Branch(prompt("caption"), texts.caption(thing))
     if task == "caption_dense":
-        return Branch(prompt("caption_dense"), texts.dense_caption(rng, scene), 0.3)
+        return Branch(prompt("caption_dense"), texts.dense_caption(rng, thing), 0.3)
     if task == "describe_target":
-        return Branch(prompt("describe_target", modification=change), texts.plain_description(scene, edit))
+        return Branch(prompt("describe_target", modification=change), texts.plain_description(thing, edit))
     if task == "selective_cot":
         name = "selective_cot" if rng.random() < 0.9 else "selective_cot_retry"
-        return Branch(prompt(name, modification=change), json.dumps(texts.selective_cot(scene, edit)))
+        return Branch(prompt(name, modification=change), json.dumps(texts.selective_cot(thing, edit)))
     if task == "imagine_vision":
         return Branch(
-            prompt("imagine_vision", modification=change), json.dumps(texts.vision_imagination(scene, edit))
+            prompt("imagine_vision", modification=change), json.dumps(texts.vision_imagination(thing, edit))
         )
-    given = texts.caption(scene)
+    given = texts.caption(thing)
     if task == "imagine_text":
         text = prompt("imagine_text", caption=given, modification=change)
-        return Branch(text, json.dumps(texts.text_imagination(scene, edit)))
+        return Branch(text, json.dumps(texts.text_imagination(thing, edit)))
     if task == "edit_caption":
         return Branch(
-            prompt("edit_caption", caption=given, modification=change), texts.plain_description(scene, edit)
+            prompt("edit_caption", caption=given, modification=change), texts.plain_description(thing, edit)
         )
     assert task == "questions", task
-    vision = texts.vision_imagination(scene, edit)
+    vision = texts.vision_imagination(thing, edit)
     return Branch(
         prompt(
             "questions",
             modification=change,
-            modifications=slot(texts.modifications(scene, edit)),
+            modifications=slot(texts.modifications(thing, edit)),
             present=slot(vision["present"]),
             absent=slot(vision["absent"]),
         ),
-        json.dumps(texts.questions(scene, edit)),
+        json.dumps(texts.questions(thing, edit)),
     )
 
 
@@ -102,22 +105,26 @@ def slot(items: list[str]) -> str:
     return "; ".join(items) or "none"
 
 
-def _verify(rng: np.random.Generator, scene: Scene, name: str, named: bool = True, **slots: str) -> Branch:
-    fact = texts.random_statement(rng, scene, training=True)
+def _verify(
+    rng: np.random.Generator, domain: Domain, thing, name: str, named: bool = True, **slots: str
+) -> Branch:
+    fact = domain.texts.random_statement(rng, thing, training=True)
     while fact.field == "colour" and not named:
-        fact = texts.random_statement(rng, scene, training=True)
+        fact = domain.texts.random_statement(rng, thing, training=True)
     text = prompt(name, statement=fact.text, **slots)
     return Branch(text, str(fact.truth).lower(), VERIFY_WEIGHT, fact.text if fact.truth else "")
 
 
-def picture_branches(rng: np.random.Generator, scene: Scene, named: bool, verifications: int) -> list[Branch]:
+def picture_branches(
+    rng: np.random.Generator, domain: Domain, thing, named: bool, verifications: int
+) -> list[Branch]:
     """True/false statements, the caption, and one of the tasks that change the picture. Where the colour has
     no name (`named` false), statements about all else.
     """
-    branches = [_verify(rng, scene, "verify_picture", named) for _ in range(verifications)]
+    branches = [_verify(rng, domain, thing, "verify_picture", named) for _ in range(verifications)]
     if not named:
         return branches
-    branches.append(_describing(rng, scene, "caption"))
+    branches.append(describing(rng, domain, thing, "caption"))
     tasks = (
         "selective_cot",
         "selective_cot",
@@ -126,58 +133,43 @@ def picture_branches(rng: np.random.Generator, scene: Scene, named: bool, verifi
         "describe_target",
         "caption_dense",
     )
-    branches.append(_describing(rng, scene, texts.pick(rng, tasks)))
+    branches.append(describing(rng, domain, thing, pick(rng, tasks)))
     return branches
 
 
-def caption_branches(rng: np.random.Generator, scene: Scene, verifications: int) -> list[Branch]:
+def caption_branches(rng: np.random.Generator, domain: Domain, thing, verifications: int) -> list[Branch]:
     """Branches that start with the same caption line (the shared prefix is cut at its end)."""
-    given = texts.caption(scene)
-    branches = [_verify(rng, scene, "verify_caption", caption=given) for _ in range(verifications)]
-    branches += [_describing(rng, scene, "imagine_text"), _describing(rng, scene, "edit_caption")]
+    given = domain.texts.caption(thing)
+    branches = [_verify(rng, domain, thing, "verify_caption", caption=given) for _ in range(verifications)]
+    branches += [describing(rng, domain, thing, task) for task in ("imagine_text", "edit_caption")]
     return branches
 
 
-def pair_branches(rng: np.random.Generator, first: Scene, second: Scene, number: int) -> list[Branch]:
+def pair_branches(rng: np.random.Generator, domain: Domain, first, second, number: int) -> list[Branch]:
     """Comparing two pictures under an instruction: true when the second shows the first with the change
     made.
     """
     branches = []
     for _ in range(number):
-        differing = [f for f in texts.EDITABLE if getattr(first, f) != getattr(second, f)]
+        edit = domain.texts.random_edit(rng, first)
         if rng.random() < 0.5:
-            fields = [
-                f for f in differing if f not in ("background", "prop") or rng.random() < 0.5
-            ] or differing[:1]
-            edit = Edit(tuple((f, getattr(second, f)) for f in fields))
-        else:
-            edit = texts.random_edit(rng, first)
-        wanted, mentioned = edit.apply(first), edit.as_dict()
-        fields = (
-            "kind",
-            "colour",
-            "count",
-            "pattern",
-            *(f for f in ("background", "prop") if f in mentioned),
-        )
-        truth = all(getattr(wanted, f) == getattr(second, f) for f in fields)
-        change = texts.modification_text(rng, first, edit, training=True)
+            changes = domain.difference(first, second).changes
+            spoken = tuple(c for c in changes if c[0] not in domain.world.FREE or rng.random() < 0.5)
+            edit = Edit(spoken or changes[:1])
+        change = domain.texts.modification_text(rng, first, edit, training=True)
         text = prompt("compare_pictures", modification=change)
+        truth = domain.shows(first, edit, second)
         branches.append(Branch(text, str(truth).lower(), VERIFY_WEIGHT))
     return branches
 
 
-def partner(rng: np.random.Generator, scene: Scene) -> Scene:
+def partner(rng: np.random.Generator, domain: Domain, thing) -> Any:
     """A second picture for `pair_branches`: one to three spoken fields differ."""
     while True:
-        other = texts.random_edit(rng, scene).apply(scene)
-        redrawn = {
-            name: texts.pick(rng, CHOICES[name])
-            for name in ("background", "prop", "side")
-            if rng.random() < 0.3
-        }
+        other = domain.texts.random_edit(rng, thing).apply(thing)
+        redrawn = {name: pick(rng, domain.choices[name]) for name in domain.world.FREE if rng.random() < 0.3}
         other = replace(other, **redrawn)
-        if not held_out(other) and any(getattr(other, f) != getattr(scene, f) for f in texts.EDITABLE):
+        if not domain.world.held_out(other) and domain.difference(thing, other).changes:
             return other
 
 
