@@ -27,19 +27,21 @@ the pictures of the mini world (112 x 112 pixels, 16 picture tokens). It loads w
 true/false statements for a target, verification of a statement from a picture or a caption (read from
 the logits of `true` and `false`), editing a caption, comparing two pictures under a change.
 
-**Data**: drawn pictures and template texts of `train` worlds (`data_scripts/world.py`, `texts.py`): a
-tenth of the (object, colour) pairs and of the (object, background) pairs, and some wordings of changes,
-are never seen. No real picture, no other text.
+**Data**: drawn pictures and template texts of `train` worlds in two domains: scenes
+(`data_scripts/world.py`, `texts.py`) and, from stretch 8 on, fashion (`world_fashion.py`,
+`texts_fashion.py`), as many pictures of each. About a tenth of the (object, colour), (object, background),
+(garment, colour), (pattern, colour) and (garment, background) pairs, and some wordings of changes, are
+never seen. No real picture, no other text.
 
 **Recipe**: `data_scripts/train_mini_vlm.py`. First the vision tower under attention-pooled attribute
 heads, then the whole model on all tasks, many tasks sharing one picture as branches of one sequence;
 AdamW, bfloat16 autocast; stored in bfloat16.
 
-Three devices make it compose and compare. From stretch 5 on, the objects of a quarter of the pictures
+Three devices make it compose and compare. From stretch 5 on, the objects of a quarter of the scenes
 have a colour without a name, and nothing is asked about it. From stretch 4 on, no loss counts the
 absence of held-out combinations as evidence: values that would complete one take no part in the softmax
-where a head predicts a kind, a colour or a background and where an answer about one picture names a kind,
-and no false statement describes one. From stretch 6 on, the model also learns to say true statements,
+where a head predicts a field of such a pair and where an answer about one picture names a kind, a garment
+or its pattern, and no false statement describes one. From stretch 6 on, the model also learns to say true statements,
 not only to judge them.
 """,
     "mini-clip": """# mini-CLIP
@@ -48,11 +50,11 @@ An open_clip `CLIP` of {millions:.1f} million parameters with its own tokenizer 
 patches of 16, 128 dimensions), for the pictures of the mini world. It loads through open_clip's `local-
 dir:` from this folder.
 
-**Data**: as mini-VLM's, `train` worlds only: captions in many forms, short noun phrases, bare
-modification phrases; a third of the descriptive texts name the drawing style.
+**Data**: as mini-VLM's, `train` worlds only, fashion from stretch 4 on: captions in many forms, short noun
+phrases, bare modification phrases; a third of the descriptive texts name the drawing style.
 
-**Recipe**: `data_scripts/train_mini_clip.py`. Contrastive loss with attribute heads on the image
-embedding; AdamW, bfloat16 autocast; stored in float16.
+**Recipe**: `data_scripts/train_mini_clip.py`. Contrastive loss over batches of one domain, with attribute
+heads on the image embedding and on the picture tokens; AdamW, bfloat16 autocast; stored in float16.
 """,
 }
 WEAKNESSES = {
