@@ -54,7 +54,7 @@ class Row:
 
 def _edit_and_text(rng: np.random.Generator, scene: Scene) -> tuple[Edit, str]:
     if rng.random() < 0.06:
-        return Edit(()), texts.pick(rng, texts.VAGUE)
+        return Edit(()), texts.pick(rng, texts.VAGUE + texts.VAGUE_MORE)
     edit = texts.random_edit(rng, scene)
     return edit, texts.modification_text(rng, scene, edit, training=True)
 
