@@ -300,9 +300,9 @@ def _wordings(scene: Scene, field: str, new) -> tuple[list[str], list[str]]:
 
 
 # Wordings for training alone. The more ways of asking a model has met, the better it copes with one that it
-# has not: so these are composed, not listed. A frame is a text with slots, "[drop|lose] the belt", and has one
-# of the forms "do" (a command), "thing" (what is wanted, with no verb) and "say" (a sentence, or a phrase that
-# stands alone). No benchmark text is drawn from them, and none makes a held-out wording.
+# has not: so these are composed, not listed. A frame is a text with slots, "[drop|lose] the belt", and has
+# one of the forms "do" (a command), "thing" (what is wanted, with no verb) and "say" (a sentence, or a phrase
+# that stands alone). No benchmark text is drawn from them, and none makes a held-out wording.
 
 Frame = tuple[str, str]
 
@@ -323,7 +323,7 @@ _ASKS = {
 }  # fmt: skip
 _CONNECTORS = (
     " and ", " and ", " and ", ", ", ", ", ", and ", " and also ", ", also ", "; ", ". ", " plus ", ", plus ",
-    ", then ", " and then ", ", as well as ", " & ", " and at the same time ",
+    ", then ", " and then ", ", as well as ", " & ",
 )  # fmt: skip
 _OPENINGS = (
     "[the|] same [picture|image|one|thing|], [but|only|just]",
@@ -424,7 +424,7 @@ def _more_wordings(scene: Scene, field: str, new) -> list[Frame]:
                 f"[change|switch|alter] {bare_was} to {other}",
                 f"[replace|substitute] {bare_was} [with|by] {other}",
                 f"[exchange|trade|switch|change|swap out] {was} for {other}",
-                f"[draw|show|put|place|use|have|paint] {other} [here|there|rather than {was}|where {was} {be}]",
+                f"[draw|show|put|use|have|paint] {other} [here|there|rather than {was}|where {was} {be}]",
                 f"[remove|drop|forget|delete|lose|take out] {was} and [draw|show|add|use|have] {other}",
                 f"let {it} [be|become] {other}",
                 f"turn {it} into {other}",
@@ -432,8 +432,9 @@ def _more_wordings(scene: Scene, field: str, new) -> list[Frame]:
             ],
             thing=[
                 f"{other} [rather than|in place of|in the place of|where i see] {was}",
-                f"{other} [and no|and not a|not] {scene.kind}" if scene.count == 1 else
-                f"{other} [and no|and not|, no more|, no] {thing}",
+                f"{other} [and no|and not a|not] {scene.kind}"
+                if scene.count == 1
+                else f"{other} [and no|and not|, no more|, no] {thing}",
                 f"{other} [this time|now|here|instead]",
                 f"{other}",
             ],
@@ -449,14 +450,14 @@ def _more_wordings(scene: Scene, field: str, new) -> list[Frame]:
                 f"there [{be}|should be|must be] {other} [instead|now|in place of {was}]",
                 f"{other} would be [better|nicer] than {was}",
             ],
-        )  # fmt: skip
+        )
     if field == "count":
         return _count_frames(scene, old, new)
     if field == "pattern" and new == "plain":
         stuff = PATTERN_NOUNS[old]
         return frames(
             do=[
-                f"[drop|lose|delete|erase|skip|omit|cancel|do away with|leave out|wipe off] [the|all the] {stuff}",
+                f"[drop|lose|delete|erase|skip|omit|do away with|leave out|wipe off] [the|all the] {stuff}",
                 f"take the {stuff} [away|off]",
                 f"[make|leave|keep|have|draw] [{it}|the {thing}] plain",
                 f"turn {it} plain",
@@ -509,15 +510,19 @@ def _more_wordings(scene: Scene, field: str, new) -> list[Frame]:
         )
         was = PATTERN_NOUNS.get(old, "")
         return listed + frames(
-            do=[] if not was else [
+            do=[]
+            if not was
+            else [
                 f"[replace|exchange] the {was} [with|by] {stuff}",
                 f"[change|switch|turn] the {was} [to|into] {stuff}",
             ],
-            thing=[f"{new} [rather than|and not|, not|, no longer] {old}"] if not was else [
+            thing=[f"{new} [rather than|and not|, not|, no longer] {old}"]
+            if not was
+            else [
                 f"{stuff} [rather than|in place of|and no|, not] {was}",
             ],
             say=[f"not {old} but {new}", f"[no more|no longer] {old}, {new}"],
-        )  # fmt: skip
+        )
     if field == "background":
         place = f"[{'|'.join((PLACES[new], *PLACE_SYNONYMS[new]))}]"
         goal, was = place_noun(new), PLACES[old]
@@ -526,7 +531,7 @@ def _more_wordings(scene: Scene, field: str, new) -> list[Frame]:
                 f"[show|draw|have|bring|paint|picture|see|leave] {whom} {place}",
                 f"[place|put|set|stand] the {thing} {place}",
                 f"[move|bring|take|send|carry|transfer] {whom} to {goal}",
-                f"[change|switch|turn|alter] [the background|the scene|the place|the setting] [to|into] {goal}",
+                f"[change|switch|turn|alter] the [background|scene|place|setting] [to|into] {goal}",
                 f"[use|have|draw|take|choose|show] {goal} [as the background|behind {it}|in the background]",
                 f"[replace|exchange] the {old} [with|by] {goal}",
                 f"make the [background|scene|setting] {goal}",
@@ -552,7 +557,7 @@ def _more_wordings(scene: Scene, field: str, new) -> list[Frame]:
     if new == "none":
         return frames(
             do=[
-                f"[drop|lose|delete|erase|skip|omit|cancel|hide|take out|take off|do away with|cut out] the {old}",
+                f"[drop|lose|delete|erase|skip|omit|hide|take out|take off|do away with|cut out] the {old}",
                 f"get rid of the {old}",
                 f"[clear|move|put|send] the {old} away",
                 f"[take|throw] out the {old}",
@@ -565,7 +570,7 @@ def _more_wordings(scene: Scene, field: str, new) -> list[Frame]:
                 "nothing beside " + it + f", no {old}",
             ],
             say=[
-                f"the {old} [should go|must go|has to go|can go|disappears|is not wanted|is removed|is too much]",
+                f"the {old} [should go|must go|has to go|disappears|is not wanted|is removed|is too much]",
                 f"i do not [want|like|need] [the|any|that] {old}",
                 f"there [should be|is] no {old} [any more|]",
                 f"no more {old}",
@@ -596,7 +601,7 @@ def _more_wordings(scene: Scene, field: str, new) -> list[Frame]:
                 f"i also [want|need|would love] {a_new}",
                 f"[next to|near|by] {whom} [there is|there should be|put] {a_new}",
             ],
-        )  # fmt: skip
+        )
     return frames(
         do=[
             f"[exchange|trade|switch|change] the {old} for {a_new}",
@@ -678,7 +683,7 @@ def _count_frames(scene: Scene, old: int, new: int) -> list[Frame]:
             do=[f"double [the {all_things}|the number of {all_things}|the number|the count|them]"],
             thing=[
                 f"[twice|double] the [number|amount|count] of {all_things}",
-                f"[twice|double] the number",
+                "[twice|double] the number",
                 "two times as many",
             ],
             say=["the number [doubles|should double|is doubled]"],

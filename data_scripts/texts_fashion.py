@@ -301,17 +301,13 @@ def steps(garment: Garment, edit: Edit) -> list[Step]:
 Wording = tuple[str, str]
 
 
-def _forms(**lists: list[str]) -> list[Wording]:
-    return [("is" if form == "is_" else form, text) for form, texts_ in lists.items() for text in texts_]
-
-
 def _wordings(garment: Garment, edit: Edit, field: str) -> tuple[list[Wording], list[Wording]]:
     """(training wordings, held-out wordings) of one step. Each names the new value beyond doubt."""
     target, thing = edit.apply(garment), noun(garment)
     old, new = getattr(garment, field), getattr(target, field)
     if field == "colour":
         return (
-            _forms(
+            frames(
                 is_=[
                     new,
                     new,
@@ -323,7 +319,7 @@ def _wordings(garment: Garment, edit: Edit, field: str) -> tuple[list[Wording], 
                 has=[f"{article(new)} {new} colour"],
                 bare=[f"in {new}", f"{new} {thing}"],
             ),
-            _forms(is_=[f"not {old} but {new}"], bare=[f"turn it {new}", f"{article(new)} {new} one"]),
+            frames(is_=[f"not {old} but {new}"], bare=[f"turn it {new}", f"{article(new)} {new} one"]),
         )
     if field == "pattern":
         return _pattern_wordings(garment, target)
@@ -334,87 +330,87 @@ def _wordings(garment: Garment, edit: Edit, field: str) -> tuple[list[Wording], 
             told = ["sleeveless", f"sleeveless and has no {gone}", f"sleeveless without {gone}"]
             if old != "straps":
                 return (
-                    _forms(
+                    frames(
                         is_=["sleeveless", *told],
                         has=["no sleeves"],
                         bare=["without sleeves", "remove the sleeves"],
                     ),
-                    _forms(is_=["cut without sleeves"], bare=["take away the sleeves"]),
+                    frames(is_=["cut without sleeves"], bare=["take away the sleeves"]),
                 )
             return (
-                _forms(is_=told, bare=["sleeveless instead of straps", f"sleeveless {thing}"]),
-                _forms(is_=["not on straps but sleeveless"], bare=["get rid of the straps, sleeveless"]),
+                frames(is_=told, bare=["sleeveless instead of straps", f"sleeveless {thing}"]),
+                frames(is_=["not on straps but sleeveless"], bare=["get rid of the straps, sleeveless"]),
             )
-        train = _forms(has=[to, to, f"{to} instead of {was}" if old != "sleeveless" else f"{to} on it"])
-        train += _forms(bare=[f"add {to}" if old == "sleeveless" else f"{to} now"])
+        train = frames(has=[to, to, f"{to} instead of {was}" if old != "sleeveless" else f"{to} on it"])
+        train += frames(bare=[f"add {to}" if old == "sleeveless" else f"{to} now"])
         if new == "straps":
             return (
-                train + _forms(has=["shoulder straps", "straps on the shoulder"]),
-                _forms(is_=["cut with straps"], bare=["give it straps"]),
+                train + frames(has=["shoulder straps", "straps on the shoulder"]),
+                frames(is_=["cut with straps"], bare=["give it straps"]),
             )
         if {old, new} == {"short", "long"}:
-            train += _forms(has=[f"{new}er sleeves", f"{new}er sleeves", f"{new}er sleeves than this"])
-        return train, _forms(has=[f"sleeves cut {new}"], bare=[f"give it {to}", f"the sleeves are {new}"])
+            train += frames(has=[f"{new}er sleeves", f"{new}er sleeves", f"{new}er sleeves than this"])
+        return train, frames(has=[f"sleeves cut {new}"], bare=[f"give it {to}", f"the sleeves are {new}"])
     if field == "neckline":
         to, was = a(NECK_NOUNS[new]), a(NECK_NOUNS[old])
-        train = _forms(has=[to, to, f"{to} instead of {was}"], bare=[f"{to} and not {was}"])
+        train = frames(has=[to, to, f"{to} instead of {was}"], bare=[f"{to} and not {was}"])
         if new == "collar":
-            train += _forms(is_=["collared"], has=["a collar on it"])
+            train += frames(is_=["collared"], has=["a collar on it"])
         else:
-            train += _forms(has=[f"a {new} neckline"], is_=[f"a {NECK_NOUNS[new]} {thing}"])
+            train += frames(has=[f"a {new} neckline"], is_=[f"a {NECK_NOUNS[new]} {thing}"])
         if old == "collar":
-            train += _forms(has=[f"no collar and {to}"])
-        return train, _forms(
+            train += frames(has=[f"no collar and {to}"])
+        return train, frames(
             bare=[f"not {was} but {to}", f"swap the {NECK_NOUNS[old]} for {to}", f"give it {to}"]
         )
     if field == "length":
-        train = _forms(is_=[f"a {new} {thing}"])
+        train = frames(is_=[f"a {new} {thing}"])
         if thing == "dress":
             other = {"mini": "mini", "midi": "knee", "maxi": "ankle"}[new]
-            train += _forms(is_=[f"{new} length", f"{other} length"], has=[f"a {new} length"])
+            train += frames(is_=[f"{new} length", f"{other} length"], has=[f"a {new} length"])
             one_way = old == "midi"
         else:
-            train += _forms(is_=[new, f"{new} and not {old}"])
+            train += frames(is_=[new, f"{new} and not {old}"])
             one_way = True
         if one_way:
             word = "longer" if new in ("maxi", "long") else "shorter"
-            train += _forms(is_=[word, word, f"a {word} {thing}", f"{word} than this"], has=[f"a {word} hem"])
-        return train, _forms(is_=[f"not {old} but {new}", f"cut to a {new} length"], has=[f"a {new} cut"])
+            train += frames(is_=[word, word, f"a {word} {thing}", f"{word} than this"], has=[f"a {word} hem"])
+        return train, frames(is_=[f"not {old} but {new}", f"cut to a {new} length"], has=[f"a {new} cut"])
     if field == "fit":
         like, unlike = (("tight", "loose"), ("loose", "tight"))[new == "loose"]
         return (
-            _forms(
+            frames(
                 is_=[new, f"more {new}", f"less {old}", f"{new} and not {old}", f"more {new} and less {old}"],
                 has=[f"a {like} fit", f"a less {unlike} fit"],
             ),
-            _forms(is_=[f"not {old} but {new}"], has=[f"a {like} cut"]),
+            frames(is_=[f"not {old} but {new}"], has=[f"a {like} cut"]),
         )
     if field == "detail":
         if new == "none":
             return (
-                _forms(
+                frames(
                     has=[f"no {old}", f"no {old} on it"], bare=[f"without the {old}", f"remove the {old}"]
                 ),
-                _forms(bare=[f"get rid of the {old}", f"take the {old} away"]),
+                frames(bare=[f"get rid of the {old}", f"take the {old} away"]),
             )
         on = {"pocket": " on the front", "lace": " on the hem", "buttons": " on the front"}.get(new, " on it")
         if old == "none":
             return (
-                _forms(has=[a(new), a(new), a(new) + on], bare=[f"add {a(new)}", f"with {a(new)}"]),
-                _forms(bare=[f"give it {a(new)}", f"put {a(new)} on it"]),
+                frames(has=[a(new), a(new), a(new) + on], bare=[f"add {a(new)}", f"with {a(new)}"]),
+                frames(bare=[f"give it {a(new)}", f"put {a(new)} on it"]),
             )
         return (
-            _forms(
+            frames(
                 has=[f"{a(new)} instead of {a(old)}", f"{a(new)} and no {old}", f"no {old} and has {a(new)}"],
                 bare=[f"replace the {old} with {a(new)}", f"change the {old} to {a(new)}"],
             ),
-            _forms(bare=[f"not {a(old)} but {a(new)}", f"swap the {old} for {a(new)}"]),
+            frames(bare=[f"not {a(old)} but {a(new)}", f"swap the {old} for {a(new)}"]),
         )
     assert field == "background", field
     places = (PLACES[new], *PLACE_SYNONYMS[new])
     return (
-        _forms(is_=[*places], bare=[*places, f"now {places[0]}", f"{places[0]} instead of {PLACES[old]}"]),
-        _forms(is_=[f"set {places[0]}"], bare=[f"put it {places[0]}"]),
+        frames(is_=[*places], bare=[*places, f"now {places[0]}", f"{places[0]} instead of {PLACES[old]}"]),
+        frames(is_=[f"set {places[0]}"], bare=[f"put it {places[0]}"]),
     )
 
 
@@ -423,16 +419,16 @@ def _pattern_wordings(garment: Garment, target: Garment) -> tuple[list[Wording],
     was = PATTERN_NOUNS.get(garment.pattern, "")
     if target.pattern == "plain":
         return (
-            _forms(
+            frames(
                 is_=["plain", "plain", "a solid colour", f"plain and has no {was}"],
                 has=[f"no {was}", "no pattern"],
                 bare=[f"without {was}", f"remove the {was}"],
             ),
-            _forms(is_=[f"not {garment.pattern} but plain"], bare=[f"get rid of the {was}", "a plain one"]),
+            frames(is_=[f"not {garment.pattern} but plain"], bare=[f"get rid of the {was}", "a plain one"]),
         )
     things, both = PATTERN_NOUNS[target.pattern], marks(target)
-    held = _forms(is_=[f"covered in {both}"], has=[f"a pattern of {both}"], bare=[f"give it {both}"])
-    train = _forms(
+    held = frames(is_=[f"covered in {both}"], has=[f"a pattern of {both}"], bare=[f"give it {both}"])
+    train = frames(
         is_=[f"{target.pattern} in {target.colour2}"],
         has=[
             both,
@@ -442,17 +438,17 @@ def _pattern_wordings(garment: Garment, target: Garment) -> tuple[list[Wording],
         ],
     )
     if garment.pattern == "plain":
-        return train + _forms(bare=[f"add {both}"]), held
+        return train + frames(bare=[f"add {both}"]), held
     if garment.pattern == target.pattern:
-        return train + _forms(
+        return train + frames(
             has=[f"{both} instead of {garment.colour2}", f"{things} in {target.colour2}"]
         ), held
-    train += _forms(
+    train += frames(
         is_=[f"{target.pattern} in {target.colour2} and not {garment.pattern}"],
         has=[f"{both} instead of {was}", f"{both} and no {was}"],
     )
     if garment.colour2 == target.colour2:
-        train += _forms(
+        train += frames(
             is_=[
                 target.pattern,
                 f"{target.pattern} instead of {garment.pattern}",
@@ -469,21 +465,21 @@ def _remark(rng: np.random.Generator, garment: Garment, edit: Edit) -> list[Word
     for step in steps(garment, edit):
         if step.field == "colour":
             lighter = LIGHTNESS.index(target.colour) > LIGHTNESS.index(garment.colour)
-            found += _forms(is_=["lighter" if lighter else "darker", "a different colour"])
+            found += frames(is_=["lighter" if lighter else "darker", "a different colour"])
         elif step.field == "pattern":
-            found += _forms(has=["less pattern" if step.new == "plain" else "a different pattern"])
+            found += frames(has=["less pattern" if step.new == "plain" else "a different pattern"])
         elif (
             step.field == "sleeves"
             and garment.sleeves in ("straps", "sleeveless")
             and step.new.endswith("sleeves")
         ):
-            found += _forms(has=["longer sleeves", "more sleeves"])
+            found += frames(has=["longer sleeves", "more sleeves"])
         elif step.field == "neckline":
-            found += _forms(has=["a different neckline"])
+            found += frames(has=["a different neckline"])
         elif step.field == "length" and garment.category == "dress":
             order = CHOICES["length"]
             longer = order.index(target.length) > order.index(garment.length)
-            found += _forms(is_=["longer" if longer else "shorter"])
+            found += frames(is_=["longer" if longer else "shorter"])
     return [pick(rng, found)] if found else []
 
 
@@ -533,12 +529,12 @@ def _more_wordings(garment: Garment, edit: Edit, field: str) -> list[Frame]:
     if field == "sleeves":
         to, was = SLEEVE_NOUNS[new], SLEEVE_NOUNS[old]
         if new == "sleeveless":
-            gone = "straps" if old == "straps" else "sleeves"
+            gone, worn = ("straps", "on straps") if old == "straps" else ("sleeves", f"{old} sleeved")
             return frames(
                 is_=[
                     f"sleeveless [now|this time|, no {gone}|with no {gone}]",
-                    f"[no longer|no more] {'on straps' if old == 'straps' else f'{old} sleeved'} but sleeveless",
-                    f"sleeveless [rather than|and not|, not] {'on straps' if old == 'straps' else f'{old} sleeved'}",
+                    f"[no longer|no more] {worn} but sleeveless",
+                    f"sleeveless [rather than|and not|, not] {worn}",
                     "[made|sewn|shown] sleeveless",
                 ],
                 has=[
@@ -561,13 +557,13 @@ def _more_wordings(garment: Garment, edit: Edit, field: str) -> list[Frame]:
                     f"the {gone} [should go|must go|have to go|disappear], sleeveless",
                 ],
             )
+        old_look = f"{old} sleeved" if old in ("short", "long") else old
         listed = frames(
             has=[
                 f"{to} [this time|now|as well|on it]",
                 *([] if old == "sleeveless" else [f"{to} [rather than|in place of|and no|, not] {was}"]),
             ],
-            is_=[f"[made|sewn|shown|worn|done] with {to}", f"no longer {old}{' sleeved' * (old in ('short', 'long'))}, "
-                 f"with {to}"],
+            is_=[f"[made|sewn|shown|worn|done] with {to}", f"no longer {old_look}, with {to}"],
             do=[
                 f"[put|sew|use|have] {to} [on it|]",
                 f"give the {thing} {to}",
@@ -575,22 +571,31 @@ def _more_wordings(garment: Garment, edit: Edit, field: str) -> list[Frame]:
                 f"[add|include] {to} [to it|]",
             ],
             thing=[f"{to} [now|this time|instead]", f"a {thing} with {to}", f"one with {to}", to],
-            say=[f"no more {was.removeprefix('no ')}, {to}" if old != "sleeveless" else f"not sleeveless, {to}",
-                 f"[not|no longer] {'sleeveless' if old == 'sleeveless' else was} but {to}",
-                 f"there should be {to}", f"it [needs|must have|could have] {to}"],
-        )  # fmt: skip
+            say=[
+                f"no more {was.removeprefix('no ')}, {to}"
+                if old != "sleeveless"
+                else f"not sleeveless, {to}",
+                f"[not|no longer] {'sleeveless' if old == 'sleeveless' else was} but {to}",
+                f"there should be {to}",
+                f"it [needs|must have|could have] {to}",
+            ],
+        )
         if new != "straps":
             listed += frames(
-                is_=[f"{new} sleeved"], has=[f"sleeves that are {new}", f"{new} sleeves, not {old}"
-                                             if old in ("short", "long") else f"sleeves, {new} ones"],
+                is_=[f"{new} sleeved"],
+                has=[
+                    f"sleeves that are {new}",
+                    f"{new} sleeves, not {old}" if old in ("short", "long") else f"sleeves, {new} ones",
+                ],
                 say=[f"the sleeves [should be|must be|become] {new}", f"sleeves [in|of] {new} length"],
                 thing=[f"a {new} sleeved {thing}"],
-            )  # fmt: skip
+            )
         if {old, new} == {"short", "long"}:
             listed += frames(
-                do=[f"[make|have|draw] the sleeves {new}[er|]"], has=[f"sleeves that are {new}er"],
+                do=[f"[make|have|draw] the sleeves {new}[er|]"],
+                has=[f"sleeves that are {new}er"],
                 say=[f"the sleeves [should be|must be|could be] {new}er", f"the sleeves are too {old}"],
-            )  # fmt: skip
+            )
         return listed
     if field == "neckline":
         to, was, bare = a(NECK_NOUNS[new]), a(NECK_NOUNS[old]), NECK_NOUNS[old]
@@ -701,19 +706,24 @@ def _pattern_frames(garment: Garment, target: Garment) -> list[Frame]:
             f"[decorated with|patterned with|full of|dressed in|covered with|wrapped in] {both}",
             f"{target.pattern} [with|in] {tint} [now|]",
         ],
-        has=[f"{both} [all over|everywhere|across it|this time|as a pattern]",
-             f"{article(tint)} {tint} {target.pattern} [look|design]", f"{things} that are {tint}"],
+        has=[
+            f"{both} [all over|everywhere|across it|this time|as a pattern]",
+            f"{article(tint)} {tint} {target.pattern} [look|design]",
+            f"{things} that are {tint}",
+        ],
         do=[
             f"[put|draw|paint|print|place|lay|sew] {both} [on|over|across] {it}",
             f"[decorate|cover|fill|mark] {it} with {both}",
             f"[use|have|show|include] {both} [on it|]",
             f"give the {thing} {both}",
         ],
-        thing=[f"a {thing} with {both}", f"{both} [now|this time|instead|all over]", f"a {target.pattern} {thing} in {tint}"
-               if garment.colour == target.colour else both],
-        say=[f"the pattern [is|should be|must be|becomes] {both}", f"there should be {both} [on it|]",
-             f"i [like|want|prefer] {both}"],
-    )  # fmt: skip
+        thing=[f"a {thing} with {both}", f"{both} [now|this time|instead|all over]", both],
+        say=[
+            f"the pattern [is|should be|must be|becomes] {both}",
+            f"there should be {both} [on it|]",
+            f"i [like|want|prefer] {both}",
+        ],
+    )
     if garment.pattern == target.pattern:
         listed += frames(
             do=[f"[make|turn|recolour|dye|paint] the {was} {tint}", f"change the {was} to {tint}"],
@@ -722,10 +732,17 @@ def _pattern_frames(garment: Garment, target: Garment) -> list[Frame]:
         )
     elif garment.pattern != "plain":
         listed += frames(
-            do=[f"[replace|exchange|trade] the {was} [with|by|for] {both}", f"[change|turn] the {was} [to|into] {both}"],
+            do=[
+                f"[replace|exchange|trade] the {was} [with|by|for] {both}",
+                f"[change|turn] the {was} [to|into] {both}",
+            ],
             has=[f"{both} [rather than|in place of|, no|, not] {was}"],
-            say=[f"[no|no more|not] {was}, {both}", f"not {was} but {both}", f"the {was} [become|turn into] {both}"],
-        )  # fmt: skip
+            say=[
+                f"[no|no more|not] {was}, {both}",
+                f"not {was} but {both}",
+                f"the {was} [become|turn into] {both}",
+            ],
+        )
     else:
         listed += frames(
             say=[f"[not|no longer] plain but with {both}", f"not plain, {both}"],
@@ -763,13 +780,15 @@ def _length_frames(garment: Garment, old: str, new: str) -> list[Frame]:
             say=[f"the hem [ends|is|should be|should end] at the {part}"],
         )
     if thing != "dress" or old == "midi":
-        word, verb = ("longer", "lengthen") if new in ("maxi", "long") else ("shorter", "shorten")
+        word, verb, wrong = "shorter", "shorten", "long"
+        if new in ("maxi", "long"):
+            word, verb, wrong = "longer", "lengthen", "short"
         listed += frames(
             is_=[f"[a bit|somewhat|much|] {word} [now|this time|than this one]", f"made {word}"],
             has=[f"a hem that is {word}"],
             do=[f"[make|have] {it} {word}", f"{verb} [it|the {thing}|the hem]"],
-            say=[f"it [should be|must be|could be] {word}", f"the {thing} is too {'short' if word == 'longer' else 'long'}"],
-        )  # fmt: skip
+            say=[f"it [should be|must be|could be] {word}", f"the {thing} is too {wrong}"],
+        )
     return listed
 
 
@@ -781,7 +800,7 @@ def _detail_frames(garment: Garment, old: str, new: str) -> list[Frame]:
             is_=[f"[free of|without|no longer with] the {old}", f"[made|sewn|shown] without {a(old)}"],
             has=[
                 f"no [more|] {old} [any more|at all|this time]",
-                f"[nothing on it|not any detail], no {old}",
+                f"not any {old}",
             ],
             do=[
                 f"[drop|lose|delete|erase|skip|omit|leave out|take off|do away with|hide|cut off] the {old}",
@@ -841,18 +860,22 @@ def _detail_frames(garment: Garment, old: str, new: str) -> list[Frame]:
 #: How training texts ask for what a garment is, and for what it has.
 _ASKS = {
     "is": (
-        "make it {}", "[it|this] [should|must|could|has to|ought to] be {}", "i [want|need|like|would love] it {}",
+        "make it {}", "[it|this] [should|must|could|has to|ought to] be {}", "i [want|need|like] it {}",
         "let it be {}", "{} please", "[one|something] [that is|which is|] {}", "could it be {}", "must be {}",
         "[show me|find me|get me|i need|i want|i am looking for|i would love] one that is {}",
         "[can|could|would] you make it {}", "how about {}", "this time {}", "the same one but {}",
     ),
     "has": (
         "i [want|need|like|prefer|would love|wish for] {}", "[it|this] [should|must|could|has to] have {}",
-        "let it have {}", "[show|show me|find me|get me|i need|i want] one [with|that has] {}", "must have {}",
-        "{} please", "do it with {}", "[how|what] about {}", "can it have {}", "it [comes|goes|looks better] with {}",
+        "let it have {}", "[show|show me|find me|i need|i want] one [with|that has] {}", "must have {}",
+        "{} please", "do it with {}", "[how|what] about {}", "can it have {}", "it [comes|looks better] with {}",
         "the same one [but|] with {}", "have {}", "use {}",
     ),
 }  # fmt: skip
+
+
+#: A longer training text is drawn anew: few benchmark texts are longer.
+_MOST_WORDS = 28
 
 
 def _training_part(rng: np.random.Generator, garment: Garment, edit: Edit, field: str) -> Wording:
@@ -954,13 +977,18 @@ def modification_text(
 
 
 def _training_text(rng: np.random.Generator, garment: Garment, edit: Edit) -> str:
-    if rng.random() < 0.5:
-        return connected(rng, list(relative_captions(rng, garment, edit, training=True)))
-    parts = [_training_part(rng, garment, edit, step.field) for step in steps(garment, edit)]
-    text = _sentence(rng, garment, parts, training=True)
-    if text.startswith(("is ", "has ")) and rng.random() < 0.3:
-        text = spin(rng, f"[i want|i need|show me|find me|get me|can i see] one [that|which] {text}")
-    return framed(rng, text)
+    """Half of them two captions, half one sentence, of at most `_MOST_WORDS`."""
+    while True:
+        if rng.random() < 0.5:
+            text = connected(rng, list(relative_captions(rng, garment, edit, training=True)))
+        else:
+            parts = [_training_part(rng, garment, edit, step.field) for step in steps(garment, edit)]
+            text = _sentence(rng, garment, parts, training=True)
+            if text.startswith(("is ", "has ")) and rng.random() < 0.3:
+                text = spin(rng, f"[i want|i need|show me|find me|get me|can i see] one [that|which] {text}")
+            text = framed(rng, text)
+        if len(text.split()) <= _MOST_WORDS:
+            return text
 
 
 # --- the model answer of every task ----------------------------------------------------------------
