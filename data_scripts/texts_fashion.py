@@ -862,20 +862,20 @@ _ASKS = {
     "is": (
         "make it {}", "[it|this] [should|must|could|has to|ought to] be {}", "i [want|need|like] it {}",
         "let it be {}", "{} please", "[one|something] [that is|which is|] {}", "could it be {}", "must be {}",
-        "[show me|find me|get me|i need|i want|i am looking for|i would love] one that is {}",
+        "[show me|find me|get me|i need|i want|i would love] one that is {}",
         "[can|could|would] you make it {}", "how about {}", "this time {}", "the same one but {}",
     ),
     "has": (
         "i [want|need|like|prefer|would love|wish for] {}", "[it|this] [should|must|could|has to] have {}",
         "let it have {}", "[show|show me|find me|i need|i want] one [with|that has] {}", "must have {}",
-        "{} please", "do it with {}", "[how|what] about {}", "can it have {}", "it [comes|looks better] with {}",
+        "{} please", "do it with {}", "[how|what] about {}", "can it have {}", "it comes with {}",
         "the same one [but|] with {}", "have {}", "use {}",
     ),
 }  # fmt: skip
 
 
 #: A longer training text is drawn anew: few benchmark texts are longer.
-_MOST_WORDS = 28
+_MOST_WORDS = 27
 
 
 def _training_part(rng: np.random.Generator, garment: Garment, edit: Edit, field: str) -> Wording:
