@@ -875,7 +875,7 @@ _ASKS = {
 
 
 #: A longer training text is drawn anew: few benchmark texts are longer.
-_MOST_WORDS = 27
+_MOST_WORDS = 26
 
 
 def _training_part(rng: np.random.Generator, garment: Garment, edit: Edit, field: str) -> Wording:
