@@ -18,7 +18,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_scripts import texts
-from data_scripts.texts import STYLE_PHRASES, article, join, pick
+from data_scripts.texts import (
+    STYLE_PHRASES,
+    Frame,
+    article,
+    asked,
+    connected,
+    framed,
+    frames,
+    join,
+    pick,
+    spin,
+)
 from data_scripts.world import COLOURS, Edit
 from data_scripts.world_fashion import (
     BACKGROUNDS,
@@ -290,17 +301,13 @@ def steps(garment: Garment, edit: Edit) -> list[Step]:
 Wording = tuple[str, str]
 
 
-def _forms(**lists: list[str]) -> list[Wording]:
-    return [("is" if form == "is_" else form, text) for form, texts_ in lists.items() for text in texts_]
-
-
 def _wordings(garment: Garment, edit: Edit, field: str) -> tuple[list[Wording], list[Wording]]:
     """(training wordings, held-out wordings) of one step. Each names the new value beyond doubt."""
     target, thing = edit.apply(garment), noun(garment)
     old, new = getattr(garment, field), getattr(target, field)
     if field == "colour":
         return (
-            _forms(
+            frames(
                 is_=[
                     new,
                     new,
@@ -312,7 +319,7 @@ def _wordings(garment: Garment, edit: Edit, field: str) -> tuple[list[Wording], 
                 has=[f"{article(new)} {new} colour"],
                 bare=[f"in {new}", f"{new} {thing}"],
             ),
-            _forms(is_=[f"not {old} but {new}"], bare=[f"turn it {new}", f"{article(new)} {new} one"]),
+            frames(is_=[f"not {old} but {new}"], bare=[f"turn it {new}", f"{article(new)} {new} one"]),
         )
     if field == "pattern":
         return _pattern_wordings(garment, target)
@@ -323,87 +330,87 @@ def _wordings(garment: Garment, edit: Edit, field: str) -> tuple[list[Wording], 
             told = ["sleeveless", f"sleeveless and has no {gone}", f"sleeveless without {gone}"]
             if old != "straps":
                 return (
-                    _forms(
+                    frames(
                         is_=["sleeveless", *told],
                         has=["no sleeves"],
                         bare=["without sleeves", "remove the sleeves"],
                     ),
-                    _forms(is_=["cut without sleeves"], bare=["take away the sleeves"]),
+                    frames(is_=["cut without sleeves"], bare=["take away the sleeves"]),
                 )
             return (
-                _forms(is_=told, bare=["sleeveless instead of straps", f"sleeveless {thing}"]),
-                _forms(is_=["not on straps but sleeveless"], bare=["get rid of the straps, sleeveless"]),
+                frames(is_=told, bare=["sleeveless instead of straps", f"sleeveless {thing}"]),
+                frames(is_=["not on straps but sleeveless"], bare=["get rid of the straps, sleeveless"]),
             )
-        train = _forms(has=[to, to, f"{to} instead of {was}" if old != "sleeveless" else f"{to} on it"])
-        train += _forms(bare=[f"add {to}" if old == "sleeveless" else f"{to} now"])
+        train = frames(has=[to, to, f"{to} instead of {was}" if old != "sleeveless" else f"{to} on it"])
+        train += frames(bare=[f"add {to}" if old == "sleeveless" else f"{to} now"])
         if new == "straps":
             return (
-                train + _forms(has=["shoulder straps", "straps on the shoulder"]),
-                _forms(is_=["cut with straps"], bare=["give it straps"]),
+                train + frames(has=["shoulder straps", "straps on the shoulder"]),
+                frames(is_=["cut with straps"], bare=["give it straps"]),
             )
         if {old, new} == {"short", "long"}:
-            train += _forms(has=[f"{new}er sleeves", f"{new}er sleeves", f"{new}er sleeves than this"])
-        return train, _forms(has=[f"sleeves cut {new}"], bare=[f"give it {to}", f"the sleeves are {new}"])
+            train += frames(has=[f"{new}er sleeves", f"{new}er sleeves", f"{new}er sleeves than this"])
+        return train, frames(has=[f"sleeves cut {new}"], bare=[f"give it {to}", f"the sleeves are {new}"])
     if field == "neckline":
         to, was = a(NECK_NOUNS[new]), a(NECK_NOUNS[old])
-        train = _forms(has=[to, to, f"{to} instead of {was}"], bare=[f"{to} and not {was}"])
+        train = frames(has=[to, to, f"{to} instead of {was}"], bare=[f"{to} and not {was}"])
         if new == "collar":
-            train += _forms(is_=["collared"], has=["a collar on it"])
+            train += frames(is_=["collared"], has=["a collar on it"])
         else:
-            train += _forms(has=[f"a {new} neckline"], is_=[f"a {NECK_NOUNS[new]} {thing}"])
+            train += frames(has=[f"a {new} neckline"], is_=[f"a {NECK_NOUNS[new]} {thing}"])
         if old == "collar":
-            train += _forms(has=[f"no collar and {to}"])
-        return train, _forms(
+            train += frames(has=[f"no collar and {to}"])
+        return train, frames(
             bare=[f"not {was} but {to}", f"swap the {NECK_NOUNS[old]} for {to}", f"give it {to}"]
         )
     if field == "length":
-        train = _forms(is_=[f"a {new} {thing}"])
+        train = frames(is_=[f"a {new} {thing}"])
         if thing == "dress":
             other = {"mini": "mini", "midi": "knee", "maxi": "ankle"}[new]
-            train += _forms(is_=[f"{new} length", f"{other} length"], has=[f"a {new} length"])
+            train += frames(is_=[f"{new} length", f"{other} length"], has=[f"a {new} length"])
             one_way = old == "midi"
         else:
-            train += _forms(is_=[new, f"{new} and not {old}"])
+            train += frames(is_=[new, f"{new} and not {old}"])
             one_way = True
         if one_way:
             word = "longer" if new in ("maxi", "long") else "shorter"
-            train += _forms(is_=[word, word, f"a {word} {thing}", f"{word} than this"], has=[f"a {word} hem"])
-        return train, _forms(is_=[f"not {old} but {new}", f"cut to a {new} length"], has=[f"a {new} cut"])
+            train += frames(is_=[word, word, f"a {word} {thing}", f"{word} than this"], has=[f"a {word} hem"])
+        return train, frames(is_=[f"not {old} but {new}", f"cut to a {new} length"], has=[f"a {new} cut"])
     if field == "fit":
         like, unlike = (("tight", "loose"), ("loose", "tight"))[new == "loose"]
         return (
-            _forms(
+            frames(
                 is_=[new, f"more {new}", f"less {old}", f"{new} and not {old}", f"more {new} and less {old}"],
                 has=[f"a {like} fit", f"a less {unlike} fit"],
             ),
-            _forms(is_=[f"not {old} but {new}"], has=[f"a {like} cut"]),
+            frames(is_=[f"not {old} but {new}"], has=[f"a {like} cut"]),
         )
     if field == "detail":
         if new == "none":
             return (
-                _forms(
+                frames(
                     has=[f"no {old}", f"no {old} on it"], bare=[f"without the {old}", f"remove the {old}"]
                 ),
-                _forms(bare=[f"get rid of the {old}", f"take the {old} away"]),
+                frames(bare=[f"get rid of the {old}", f"take the {old} away"]),
             )
         on = {"pocket": " on the front", "lace": " on the hem", "buttons": " on the front"}.get(new, " on it")
         if old == "none":
             return (
-                _forms(has=[a(new), a(new), a(new) + on], bare=[f"add {a(new)}", f"with {a(new)}"]),
-                _forms(bare=[f"give it {a(new)}", f"put {a(new)} on it"]),
+                frames(has=[a(new), a(new), a(new) + on], bare=[f"add {a(new)}", f"with {a(new)}"]),
+                frames(bare=[f"give it {a(new)}", f"put {a(new)} on it"]),
             )
         return (
-            _forms(
+            frames(
                 has=[f"{a(new)} instead of {a(old)}", f"{a(new)} and no {old}", f"no {old} and has {a(new)}"],
                 bare=[f"replace the {old} with {a(new)}", f"change the {old} to {a(new)}"],
             ),
-            _forms(bare=[f"not {a(old)} but {a(new)}", f"swap the {old} for {a(new)}"]),
+            frames(bare=[f"not {a(old)} but {a(new)}", f"swap the {old} for {a(new)}"]),
         )
     assert field == "background", field
     places = (PLACES[new], *PLACE_SYNONYMS[new])
     return (
-        _forms(is_=[*places], bare=[*places, f"now {places[0]}", f"{places[0]} instead of {PLACES[old]}"]),
-        _forms(is_=[f"set {places[0]}"], bare=[f"put it {places[0]}"]),
+        frames(is_=[*places], bare=[*places, f"now {places[0]}", f"{places[0]} instead of {PLACES[old]}"]),
+        frames(is_=[f"set {places[0]}"], bare=[f"put it {places[0]}"]),
     )
 
 
@@ -412,16 +419,16 @@ def _pattern_wordings(garment: Garment, target: Garment) -> tuple[list[Wording],
     was = PATTERN_NOUNS.get(garment.pattern, "")
     if target.pattern == "plain":
         return (
-            _forms(
+            frames(
                 is_=["plain", "plain", "a solid colour", f"plain and has no {was}"],
                 has=[f"no {was}", "no pattern"],
                 bare=[f"without {was}", f"remove the {was}"],
             ),
-            _forms(is_=[f"not {garment.pattern} but plain"], bare=[f"get rid of the {was}", "a plain one"]),
+            frames(is_=[f"not {garment.pattern} but plain"], bare=[f"get rid of the {was}", "a plain one"]),
         )
     things, both = PATTERN_NOUNS[target.pattern], marks(target)
-    held = _forms(is_=[f"covered in {both}"], has=[f"a pattern of {both}"], bare=[f"give it {both}"])
-    train = _forms(
+    held = frames(is_=[f"covered in {both}"], has=[f"a pattern of {both}"], bare=[f"give it {both}"])
+    train = frames(
         is_=[f"{target.pattern} in {target.colour2}"],
         has=[
             both,
@@ -431,17 +438,17 @@ def _pattern_wordings(garment: Garment, target: Garment) -> tuple[list[Wording],
         ],
     )
     if garment.pattern == "plain":
-        return train + _forms(bare=[f"add {both}"]), held
+        return train + frames(bare=[f"add {both}"]), held
     if garment.pattern == target.pattern:
-        return train + _forms(
+        return train + frames(
             has=[f"{both} instead of {garment.colour2}", f"{things} in {target.colour2}"]
         ), held
-    train += _forms(
+    train += frames(
         is_=[f"{target.pattern} in {target.colour2} and not {garment.pattern}"],
         has=[f"{both} instead of {was}", f"{both} and no {was}"],
     )
     if garment.colour2 == target.colour2:
-        train += _forms(
+        train += frames(
             is_=[
                 target.pattern,
                 f"{target.pattern} instead of {garment.pattern}",
@@ -458,46 +465,440 @@ def _remark(rng: np.random.Generator, garment: Garment, edit: Edit) -> list[Word
     for step in steps(garment, edit):
         if step.field == "colour":
             lighter = LIGHTNESS.index(target.colour) > LIGHTNESS.index(garment.colour)
-            found += _forms(is_=["lighter" if lighter else "darker", "a different colour"])
+            found += frames(is_=["lighter" if lighter else "darker", "a different colour"])
         elif step.field == "pattern":
-            found += _forms(has=["less pattern" if step.new == "plain" else "a different pattern"])
+            found += frames(has=["less pattern" if step.new == "plain" else "a different pattern"])
         elif (
             step.field == "sleeves"
             and garment.sleeves in ("straps", "sleeveless")
             and step.new.endswith("sleeves")
         ):
-            found += _forms(has=["longer sleeves", "more sleeves"])
+            found += frames(has=["longer sleeves", "more sleeves"])
         elif step.field == "neckline":
-            found += _forms(has=["a different neckline"])
+            found += frames(has=["a different neckline"])
         elif step.field == "length" and garment.category == "dress":
             order = CHOICES["length"]
             longer = order.index(target.length) > order.index(garment.length)
-            found += _forms(is_=["longer" if longer else "shorter"])
+            found += frames(is_=["longer" if longer else "shorter"])
     return [pick(rng, found)] if found else []
 
 
-def _asked(rng: np.random.Generator, form: str, text: str) -> Wording:
-    """The wording as a request (for training alone: no benchmark text is drawn from these)."""
-    if form == "is":
-        bare = pick(
-            rng,
-            (f"make it {text}", f"it should be {text}", f"i want it {text}", f"let it be {text}",
-             f"{text} please",
-             f"i like it {text}", f"could it be {text}", f"must be {text}"),
-        )  # fmt: skip
-    elif form == "has":
-        bare = pick(
-            rng,
-            (f"i want {text}", f"it should have {text}", f"let it have {text}", f"show one with {text}",
-             f"i like {text}", f"must have {text}", f"{text} please", f"do it with {text}"),
-        )  # fmt: skip
+def _more_wordings(garment: Garment, edit: Edit, field: str) -> list[Frame]:
+    """Frames of one step for training alone (see `texts.frames`; further forms here: "is" and "has")."""
+    target, thing = edit.apply(garment), noun(garment)
+    old, new = getattr(garment, field), getattr(target, field)
+    it = f"[it|it|the {thing}|this {thing}]"
+    if field == "colour":
+        return frames(
+            is_=[
+                f"{new} [rather than|in place of|and no longer] {old}",
+                f"[no longer|no more|not in] {old} but [in|] {new}",
+                f"{new}, [not|never|no more] {old}",
+                f"{new} [now|this time|in its colour|]",
+                f"[dyed|coloured|made in|shown in|done in] {new}",
+            ],
+            has=[
+                f"the colour {new}",
+                f"{article(new)} {new} [colour|look|tone] [rather than {old}|this time|]",
+                f"{new} as [its|the|the main] colour",
+            ],
+            do=[
+                f"[make|have|dye|paint|colour|recolour|show] {it} [in|] {new}",
+                f"turn the {thing} {new}",
+                f"[change|switch|shift|alter] [the colour|{old}|its colour] to {new}",
+                f"[replace|exchange] {old} [with|by|for] {new}",
+                f"give {it} [{article(new)} {new} look|the colour {new}]",
+                f"[go|opt] for {new}",
+            ],
+            thing=[
+                f"the same {thing} in {new}",
+                f"{article(new)} {new} [{thing}|version|variant|colour]",
+                f"{new} [rather than|in place of] {old}",
+                f"one in {new}",
+            ],
+            say=[
+                f"the [colour|{thing}] [should be|must be|becomes|is] {new} [now|]",
+                f"[no|no more|not] {old}, {new} [instead|please|now]",
+                f"{old} [becomes|turns into|goes to] {new}",
+                f"[rather than|instead of] {old}, {new}",
+                f"{new} is [better|nicer] than {old}",
+            ],
+        )
+    if field == "pattern":
+        return _pattern_frames(garment, target)
+    if field == "sleeves":
+        to, was = SLEEVE_NOUNS[new], SLEEVE_NOUNS[old]
+        if new == "sleeveless":
+            gone, worn = ("straps", "on straps") if old == "straps" else ("sleeves", f"{old} sleeved")
+            return frames(
+                is_=[
+                    f"sleeveless [now|this time|, no {gone}|with no {gone}]",
+                    f"[no longer|no more] {worn} but sleeveless",
+                    f"sleeveless [rather than|and not|, not] {worn}",
+                    "[made|sewn|shown] sleeveless",
+                ],
+                has=[
+                    "no sleeves [at all|any more|this time]",
+                    "[zero|not any] sleeves",
+                    f"no {was}, no sleeves",
+                ],
+                do=[
+                    f"[drop|lose|leave out|skip|omit|delete|cut off] the {gone}, [sleeveless|no sleeves]",
+                    f"[make|have|show] {it} sleeveless",
+                ],
+                thing=[
+                    f"a sleeveless {thing}",
+                    f"the same {thing} with no sleeves",
+                    "a sleeveless [one|version]",
+                ],
+                say=[
+                    f"i do not [want|like|need] {gone}, sleeveless [please|]",
+                    f"no {gone}, [just|] sleeveless",
+                    f"the {gone} [should go|must go|have to go|disappear], sleeveless",
+                ],
+            )
+        old_look = f"{old} sleeved" if old in ("short", "long") else old
+        listed = frames(
+            has=[
+                f"{to} [this time|now|as well|on it]",
+                *([] if old == "sleeveless" else [f"{to} [rather than|in place of|and no|, not] {was}"]),
+            ],
+            is_=[f"[made|sewn|shown|worn|done] with {to}", f"no longer {old_look}, with {to}"],
+            do=[
+                f"[put|sew|use|have] {to} [on it|]",
+                f"give the {thing} {to}",
+                f"[change|switch] the [sleeves|{was.removeprefix('no ')}] [to|into] {to}",
+                f"[add|include] {to} [to it|]",
+            ],
+            thing=[f"{to} [now|this time|instead]", f"a {thing} with {to}", f"one with {to}", to],
+            say=[
+                f"no more {was.removeprefix('no ')}, {to}"
+                if old != "sleeveless"
+                else f"not sleeveless, {to}",
+                f"[not|no longer] {'sleeveless' if old == 'sleeveless' else was} but {to}",
+                f"there should be {to}",
+                f"it [needs|must have|could have] {to}",
+            ],
+        )
+        if new != "straps":
+            listed += frames(
+                is_=[f"{new} sleeved"],
+                has=[
+                    f"sleeves that are {new}",
+                    f"{new} sleeves, not {old}" if old in ("short", "long") else f"sleeves, {new} ones",
+                ],
+                say=[f"the sleeves [should be|must be|become] {new}", f"sleeves [in|of] {new} length"],
+                thing=[f"a {new} sleeved {thing}"],
+            )
+        if {old, new} == {"short", "long"}:
+            listed += frames(
+                do=[f"[make|have|draw] the sleeves {new}[er|]"],
+                has=[f"sleeves that are {new}er"],
+                say=[f"the sleeves [should be|must be|could be] {new}er", f"the sleeves are too {old}"],
+            )
+        return listed
+    if field == "neckline":
+        to, was, bare = a(NECK_NOUNS[new]), a(NECK_NOUNS[old]), NECK_NOUNS[old]
+        shaped = (
+            "a collar [at the neck|this time|now]" if new == "collar" else f"a {new} [shaped neck|neckline]"
+        )
+        return frames(
+            has=[
+                f"{to} [rather than|in place of|, not|and no more] {was}",
+                shaped,
+                f"{to} and no {bare}",
+            ],
+            is_=[f"[made|sewn|shown|done] with {to}", f"no longer with {was} but with {to}"],
+            do=[
+                f"[change|switch|turn|convert] the [{bare}|neckline] [to|into] {to}",
+                f"[replace|exchange|trade] the {bare} [with|by|for] {to}",
+                f"[put|sew|use|have] {to} [on it|in place of the {bare}]",
+                f"give the {thing} {to}",
+            ],
+            thing=[f"{to} [now|this time|instead]", f"a {thing} with {to}", f"one with {to}", to],
+            say=[
+                f"the [neckline|neck] [should be|must be|becomes] {to}",
+                f"[no|no more|no longer a] {bare}, {to}",
+                f"[no|no longer {article(bare)}] {bare} but {to}",
+                f"[rather than|instead of] {was}, {to}",
+                f"i [prefer|like|want|need] {to}",
+            ],
+        )
+    if field == "length":
+        return _length_frames(garment, old, new)
+    if field == "fit":
+        like, unlike = (("tight", "loose"), ("loose", "tight"))[new == "loose"]
+        more = like + ("r" if like.endswith("e") else "er")
+        return frames(
+            is_=[
+                f"{new} [rather than|in place of|, not|and no longer] {old}",
+                f"[no longer|no more|less] {old} but [more|] {new}",
+                f"[much|a bit|somewhat|] {more} [than this|now|]",
+                f"[more|rather|very] {new}",
+                f"[made|sewn|worn] {new}",
+            ],
+            has=[f"a {more} fit [than this|]", f"a {new} fit", f"a fit that is {more}"],
+            do=[
+                f"[make|have|sew] {it} [{new}|{more}|more {new}]",
+                f"[change|switch] the fit [to|from {old} to] {new}",
+            ],
+            thing=[f"a {new} [{thing}|one|version|fit]", f"a {more} {thing}", f"{new} [now|this time]"],
+            say=[
+                f"the fit [is|should be|must be|becomes] {new}",
+                f"it [is|looks] too {unlike}",
+                f"[no|no more|not] {old}, {new} [instead|please|]",
+                f"[rather than|instead of] {old}, {new}",
+            ],
+        )
+    if field == "detail":
+        return _detail_frames(garment, old, new)
+    assert field == "background", field
+    place = f"[{'|'.join((PLACES[new], *PLACE_SYNONYMS[new]))}]"
+    goal, was = f"{article(new)} {new}", PLACES[old]
+    return frames(
+        is_=[
+            f"[shown|seen|pictured|worn|hanging|placed] {place}",
+            f"{place} [rather than|and not|, not] {was}",
+            f"[not|no longer] {was} but {place}",
+        ],
+        has=[f"{goal} [behind it|in the background|as the background]", f"a {new} background"],
+        do=[
+            f"[show|picture|bring|hang|wear|have|see] {it} {place}",
+            f"[move|take|bring] {it} to {goal}",
+            f"[change|switch] the [background|scene|place] to {goal}",
+        ],
+        thing=[f"{goal} behind it", f"the same {thing} {place}", f"a picture {place}"],
+        say=[
+            f"the [background|scene] [is|should be|becomes] {goal}",
+            f"{place} [now|this time|please|instead|]",
+            f"[rather than|instead of] {was}, {place}",
+        ],
+    )
+
+
+def _pattern_frames(garment: Garment, target: Garment) -> list[Frame]:
+    thing, adjective = noun(garment), garment.pattern
+    it, was = f"[it|it|the {thing}|this {thing}]", PATTERN_NOUNS.get(adjective, "")
+    if target.pattern == "plain":
+        return frames(
+            is_=[
+                f"plain [rather than|and no longer|instead of|, not|, no more] {adjective}",
+                f"[no longer|no more] {adjective} but plain",
+                f"[free of|empty of] {was}, plain",
+                "[all in|in|of] one [solid|single] colour",
+            ],
+            has=[f"no [{was}|pattern] [at all|any more|this time]", f"no more {was}", "no pattern, plain"],
+            do=[
+                f"[drop|lose|delete|erase|skip|omit|leave out|do away with] the [{was}|pattern]",
+                f"[make|leave|keep|have|turn] the {thing} plain",
+                f"take the {was} [off|away]",
+            ],
+            thing=[f"a plain {thing}", f"a {thing} [with no|without any] {was}", "plain [now|this time]"],
+            say=[
+                f"the {was} [should go|must go|have to go|disappear|are gone]",
+                f"i do not [want|like|need] [the|any] {was}",
+                f"[no|no more|not] {adjective}, plain [please|instead|]",
+            ],
+        )
+    things, both, tint = PATTERN_NOUNS[target.pattern], marks(target), target.colour2
+    listed = frames(
+        is_=[
+            f"[decorated with|patterned with|full of|dressed in|covered with|wrapped in] {both}",
+            f"{target.pattern} [with|in] {tint} [now|]",
+        ],
+        has=[
+            f"{both} [all over|everywhere|across it|this time|as a pattern]",
+            f"{article(tint)} {tint} {target.pattern} [look|design]",
+            f"{things} that are {tint}",
+        ],
+        do=[
+            f"[put|draw|paint|print|place|lay|sew] {both} [on|over|across] {it}",
+            f"[decorate|cover|fill|mark] {it} with {both}",
+            f"[use|have|show|include] {both} [on it|]",
+            f"give the {thing} {both}",
+        ],
+        thing=[f"a {thing} with {both}", f"{both} [now|this time|instead|all over]", both],
+        say=[
+            f"the pattern [is|should be|must be|becomes] {both}",
+            f"there should be {both} [on it|]",
+            f"i [like|want|prefer] {both}",
+        ],
+    )
+    if garment.pattern == target.pattern:
+        listed += frames(
+            do=[f"[make|turn|recolour|dye|paint] the {was} {tint}", f"change the {was} to {tint}"],
+            has=[f"{both}, [not|no longer|no more] {garment.colour2} ones", f"{was} [now|] in {tint}"],
+            say=[f"the {was} [should be|are|turn|must be|become] {tint} [now|]"],
+        )
+    elif garment.pattern != "plain":
+        listed += frames(
+            do=[
+                f"[replace|exchange|trade] the {was} [with|by|for] {both}",
+                f"[change|turn] the {was} [to|into] {both}",
+            ],
+            has=[f"{both} [rather than|in place of|, no|, not] {was}"],
+            say=[
+                f"[no|no more|not] {was}, {both}",
+                f"not {was} but {both}",
+                f"the {was} [become|turn into] {both}",
+            ],
+        )
     else:
-        bare = text
-    return "bare", bare
+        listed += frames(
+            say=[f"[not|no longer] plain but with {both}", f"not plain, {both}"],
+            has=[f"{both} rather than nothing"],
+        )
+    return listed
 
 
-def _sentence(rng: np.random.Generator, garment: Garment, parts: list[Wording]) -> str:
-    """The wordings as one caption, the way shoppers write: "is blue with long sleeves", "same but longer"."""
+def _length_frames(garment: Garment, old: str, new: str) -> list[Frame]:
+    thing, it = noun(garment), f"[it|it|the {noun(garment)}]"
+    listed = frames(
+        is_=[
+            f"{new} [rather than|in place of|, not|and no longer] {old}",
+            f"[no longer|no more] {old} but {new}",
+            f"[of|in] {new} length",
+            f"[made|sewn|trimmed] to {'' if thing == 'dress' else 'a '}{new} length",
+        ],
+        has=[f"a {new} length [now|this time|rather than {old}]"],
+        do=[
+            f"[make|have] {it} {'a ' + new + ' dress' if thing == 'dress' else new}",
+            f"[change|switch|set|bring] the length [to|from {old} to] {new}",
+        ],
+        thing=[f"a {new} {thing}", f"a {new} [version|one|length]", f"{new} [now|this time|length]"],
+        say=[
+            f"the length [is|should be|must be|becomes] {new}",
+            f"[no|no more|not] {old}, {new} [instead|please|]",
+            f"[rather than|instead of] {old}, {new}",
+        ],
+    )
+    if thing == "dress" and new != "mini":
+        part = {"midi": "knee", "maxi": "ankle"}[new]
+        listed += frames(
+            is_=[f"[down to|ending at|up to|reaching] the {part}", f"{part} long"],
+            do=[f"[make|let] it [reach|end at|go to] the {part}"],
+            say=[f"the hem [ends|is|should be|should end] at the {part}"],
+        )
+    if thing != "dress" or old == "midi":
+        word, verb, wrong = "shorter", "shorten", "long"
+        if new in ("maxi", "long"):
+            word, verb, wrong = "longer", "lengthen", "short"
+        listed += frames(
+            is_=[f"[a bit|somewhat|much|] {word} [now|this time|than this one]", f"made {word}"],
+            has=[f"a hem that is {word}"],
+            do=[f"[make|have] {it} {word}", f"{verb} [it|the {thing}|the hem]"],
+            say=[f"it [should be|must be|could be] {word}", f"the {thing} is too {wrong}"],
+        )
+    return listed
+
+
+def _detail_frames(garment: Garment, old: str, new: str) -> list[Frame]:
+    thing, it = noun(garment), f"[it|it|the {noun(garment)}]"
+    if new == "none":
+        be, go = ("are", "go") if old.endswith("s") else ("is", "goes")
+        return frames(
+            is_=[f"[free of|without|no longer with] the {old}", f"[made|sewn|shown] without {a(old)}"],
+            has=[
+                f"no [more|] {old} [any more|at all|this time]",
+                f"not any {old}",
+            ],
+            do=[
+                f"[drop|lose|delete|erase|skip|omit|leave out|take off|do away with|hide|cut off] the {old}",
+                f"take [away|out|off] the {old}",
+                f"[show|have|leave] {it} [without any|with no] {old}",
+            ],
+            thing=[f"no {old} [at all|any more|this time|on it]", f"a {thing} [with no|without any] {old}"],
+            say=[
+                f"the {old} [should go|must go|can go|{go} away|{be} not wanted|{be} gone|{be} too much]",
+                f"i do not [want|like|need] [the|any] {old}",
+                f"there should be no {old} [on it|]",
+            ],
+        )
+    a_new = a(new)
+    listed = frames(
+        is_=[f"[made|sewn|shown|worn|finished|decorated] with {a_new}"],
+        has=[f"{a_new} [this time|now|on it]", f"{a_new} [as a detail|to it]"],
+        do=[
+            f"[sew|fix|draw|show|place|print|have] {a_new} on {it}",
+            f"[finish|decorate|complete] {it} with {a_new}",
+            f"give the {thing} {a_new}",
+            f"[include|use|show|have] {a_new}",
+        ],
+        thing=[f"a {thing} with {a_new}", f"{a_new} [now|this time|on it|]", f"one with {a_new}"],
+        say=[
+            f"there should be {a_new} [on it|]",
+            f"{a_new} [{'are' if new.endswith('s') else 'is'}] missing",
+            f"it [needs|must have|could have|could use] {a_new}",
+            f"i [like|want|miss|prefer] {a_new}",
+        ],
+    )
+    if old == "none":
+        return listed + frames(
+            has=[f"{a_new} [too|as well|in addition]"],
+            do=[f"add {a_new} [to it|too|as well|on it]"],
+            say=[f"[plus|also|together with|along with] {a_new}"],
+        )
+    return listed + frames(
+        has=[f"{a_new} [rather than|in place of|, not] {a(old)}", f"{a_new}, no [more|] {old}"],
+        is_=[f"[no longer|not] with {a(old)} but with {a_new}"],
+        do=[
+            f"[exchange|trade|switch|change] the {old} for {a_new}",
+            f"[replace|substitute] the {old} by {a_new}",
+            f"[turn|make|convert] the {old} into {a_new}",
+            f"[drop|remove|lose|skip] the {old} and [add|sew on|use|show] {a_new}",
+        ],
+        thing=[f"{a_new} [rather than|in place of|and no longer] {a(old)}"],
+        say=[
+            f"[no|no more|never mind the|forget the] {old}, {a_new}",
+            f"no {old} but {a_new}",
+            f"the {old} [should become|should be|must become] {a_new}",
+            f"[rather than|instead of] {a(old)}, {a_new}",
+        ],
+    )
+
+
+#: How training texts ask for what a garment is, and for what it has.
+_ASKS = {
+    "is": (
+        "make it {}", "[it|this] [should|must|could|has to|ought to] be {}", "i [want|need|like] it {}",
+        "let it be {}", "{} please", "[one|something] [that is|which is|] {}", "could it be {}", "must be {}",
+        "[show me|find me|get me|i need|i want|i would love] one that is {}",
+        "[can|could|would] you make it {}", "how about {}", "this time {}", "the same one but {}",
+    ),
+    "has": (
+        "i [want|need|like|prefer|would love|wish for] {}", "[it|this] [should|must|could|has to] have {}",
+        "let it have {}", "[show|show me|find me|i need|i want] one [with|that has] {}", "must have {}",
+        "{} please", "do it with {}", "[how|what] about {}", "can it have {}", "it comes with {}",
+        "the same one [but|] with {}", "have {}", "use {}",
+    ),
+}  # fmt: skip
+
+
+#: A longer training text is drawn anew: few benchmark texts are longer.
+_MOST_WORDS = 26
+
+
+def _training_part(rng: np.random.Generator, garment: Garment, edit: Edit, field: str) -> Wording:
+    """A wording of one step for training: a third as the benchmarks' own, the rest from `_more_wordings`, and
+    half of what the garment is or has put as a request.
+    """
+    if rng.random() < 0.35:
+        form, text = pick(rng, _wordings(garment, edit, field)[0])
+    else:
+        form, text = pick(rng, _more_wordings(garment, edit, field))
+        if form not in ("is", "has"):
+            return "bare", asked(rng, (form, text))
+    if form in _ASKS and rng.random() < 0.5:
+        form, text = "bare", pick(rng, _ASKS[form]).replace("{}", text)
+    return form, spin(rng, text)
+
+
+def _sentence(
+    rng: np.random.Generator, garment: Garment, parts: list[Wording], training: bool = False
+) -> str:
+    """The wordings as one caption, the way shoppers write: "is blue with long sleeves", "same but longer".
+    ``training`` connects them in more ways.
+    """
     parts = list(parts)
     rng.shuffle(parts)
     by = {form: [text for f, text in parts if f == form] for form in ("is", "has", "bare")}
@@ -518,7 +919,10 @@ def _sentence(rng: np.random.Generator, garment: Garment, parts: list[Wording]) 
                 chunks += by[form]
             else:
                 chunks.append(f"{form} {' and '.join(by[form])}")
-    text = pick(rng, (" and ", " and ", " and ", ", ")).join(chunks)
+    if training:
+        text = connected(rng, chunks)
+    else:
+        text = pick(rng, (" and ", " and ", " and ", ", ")).join(chunks)
     starts = text.startswith(("is ", "has "))
     if starts and rng.random() < 0.15:
         text = pick(rng, ("it ", f"the {noun(garment)} ", f"this {noun(garment)} ")) + text
@@ -533,16 +937,14 @@ def relative_captions(
     """Two captions that two shoppers write about one edit. Together they name every change: each of them all,
     or one the whole and the other a part or a comparison, or each its own part.
 
-    ``held_out`` draws wordings that no training text uses; ``training`` mixes in requests (`_asked`).
+    ``held_out`` draws wordings that no training text uses; ``training`` mixes in those of `_training_part`.
     """
     fields = [step.field for step in steps(garment, edit)]
 
     def worded_parts(chosen: list[str]) -> list[Wording]:
-        parts = []
-        for field in chosen:
-            form, text = pick(rng, _wordings(garment, edit, field)[held_out])
-            parts.append(_asked(rng, form, text) if training and rng.random() < 0.3 else (form, text))
-        return parts
+        if training:
+            return [_training_part(rng, garment, edit, field) for field in chosen]
+        return [pick(rng, _wordings(garment, edit, field)[held_out]) for field in chosen]
 
     rng.shuffle(fields)
     roll = rng.random()
@@ -554,9 +956,9 @@ def relative_captions(
     else:
         some = fields[: int(rng.integers(1, len(fields) + 1))]
         sides = [worded_parts(fields), _remark(rng, garment, edit) or worded_parts(some)]
-    first, second = (_sentence(rng, garment, parts) for parts in sides)
+    first, second = (_sentence(rng, garment, parts, training) for parts in sides)
     while second == first:
-        second = _sentence(rng, garment, worded_parts(fields))
+        second = _sentence(rng, garment, worded_parts(fields), training)
     return (first, second) if rng.random() < 0.5 else (second, first)
 
 
@@ -566,17 +968,27 @@ def modification_text(
     """A way of asking for the edit, given the reference: two thirds are two captions joined as FashionIQ's
     are, the rest one sentence.
     """
+    if training:
+        return _training_text(rng, garment, edit)
     if rng.random() < 0.67:
-        text = " and ".join(relative_captions(rng, garment, edit, held_out, training))
-    else:
-        parts = []
-        for step in steps(garment, edit):
-            form, words = pick(rng, _wordings(garment, edit, step.field)[held_out])
-            parts.append(_asked(rng, form, words) if training and rng.random() < 0.6 else (form, words))
-        text = _sentence(rng, garment, parts)
-    if training and rng.random() < 0.1:
-        text = pick(rng, (f"please {text}", f"{text} please", f"{text}, please", f"i want one that {text}"))
-    return text
+        return " and ".join(relative_captions(rng, garment, edit, held_out))
+    parts = [pick(rng, _wordings(garment, edit, step.field)[held_out]) for step in steps(garment, edit)]
+    return _sentence(rng, garment, parts)
+
+
+def _training_text(rng: np.random.Generator, garment: Garment, edit: Edit) -> str:
+    """Half of them two captions, half one sentence, of at most `_MOST_WORDS`."""
+    while True:
+        if rng.random() < 0.5:
+            text = connected(rng, list(relative_captions(rng, garment, edit, training=True)))
+        else:
+            parts = [_training_part(rng, garment, edit, step.field) for step in steps(garment, edit)]
+            text = _sentence(rng, garment, parts, training=True)
+            if text.startswith(("is ", "has ")) and rng.random() < 0.3:
+                text = spin(rng, f"[i want|i need|show me|find me|get me|can i see] one [that|which] {text}")
+            text = framed(rng, text)
+        if len(text.split()) <= _MOST_WORDS:
+            return text
 
 
 # --- the model answer of every task ----------------------------------------------------------------

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from data_scripts.domains import Domain
 from data_scripts.mini_models import IMAGE_TOKENS, prompt
-from data_scripts.texts import VAGUE, pick
+from data_scripts.texts import VAGUE, VAGUE_MORE, pick
 from data_scripts.world import Edit
 
 USER, TURN = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
@@ -56,7 +56,7 @@ class Row:
 
 def _edit_and_text(rng: np.random.Generator, domain: Domain, thing) -> tuple[Edit, str]:
     if rng.random() < 0.06:
-        return Edit(()), pick(rng, VAGUE)
+        return Edit(()), pick(rng, VAGUE + VAGUE_MORE)
     edit = domain.texts.random_edit(rng, thing)
     return edit, domain.texts.modification_text(rng, thing, edit, training=True)
 
