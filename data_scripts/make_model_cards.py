@@ -41,8 +41,8 @@ Three devices make it compose and compare. From stretch 5 on, the objects of a q
 have a colour without a name, and nothing is asked about it. From stretch 4 on, no loss counts the
 absence of held-out combinations as evidence: values that would complete one take no part in the softmax
 where a head predicts a field of such a pair and where an answer about one picture names a kind, a garment
-or its pattern, and no false statement describes one. From stretch 6 on, the model also learns to say true statements,
-not only to judge them.
+or its pattern, and no false statement describes one. From stretch 6 on, the model also learns to say
+true statements, not only to judge them.
 """,
     "mini-clip": """# mini-CLIP
 
