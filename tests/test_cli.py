@@ -188,7 +188,7 @@ def test_tune_chooses_on_val(cir: Run, tmp_path: Path, monkeypatch: pytest.Monke
     [
         (
             ["run", "sdrcir"],
-            "unknown method 'sdrcir': choose image-only, text-only, image+text, description-only",
+            "unknown method 'sdrcir': choose random, image-only, text-only, image+text, description-only",
         ),
         (["run", "xr", "--split", "train"], "unknown split 'train' of mini-circo: choose test, val"),
         (["run", "xr", "--profile", "big"], "unknown profile 'big': choose mini, laptop, paper"),

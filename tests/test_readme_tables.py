@@ -23,7 +23,7 @@ def test_readme_is_in_step_with_the_records() -> None:
 
 def test_a_table_is_made_of_records_alone(tmp_path: Path, tiny_clip: Path) -> None:
     bench = open_bench(write_world(tmp_path / "world"), tiny_clip, tmp_path / "cache")
-    chosen = [*METHODS[:5], ABLATIONS[1]]
+    chosen = [*METHODS[:6], ABLATIONS[1]]
     runs = run_experiments(bench, tmp_path / "results" / "small-val", chosen, whole=False)
     text = filled(TEXT, tmp_path / "results")
     assert text.startswith("# Title\n\n<!-- table: small-val -->\n\nmini-circo val, 8 queries")
