@@ -93,9 +93,13 @@ def load_experiments(folder: Path | str, *, whole: bool = False) -> list[Run]:
 def compare_experiments(runs: Sequence[Run], metric: str | None = None) -> Comparison:
     """Every run with 95 % intervals, and the paired tests of :data:`PAIRS` as far as both members are
     there."""
+    return comparison(runs, metric, pairs_among(runs))
+
+
+def pairs_among(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Those of :data:`PAIRS` whose members are both among ``runs``."""
     names = {run.name for run in runs}
-    pairs = [(name, against) for name, against in PAIRS if name in names and against in names]
-    return comparison(runs, metric, pairs)
+    return [(name, against) for name, against in PAIRS if name in names and against in names]
 
 
 def slug(label: str) -> str:
