@@ -169,10 +169,10 @@ def evaluate_command(
     benchmark: BenchmarkOption,
     split: Annotated[str, typer.Option("--split", "-s", help="Split that the file is about.")],
     root: RootOption = None,
-    shared_concept: ConceptOption = False,
     gallery: GalleryOption = "original",
     keep_reference: ReferenceOption = None,
-    both_orders: OrdersOption = False,
+    shared_concept: Annotated[bool, typer.Option("--shared-concept", hidden=True)] = False,
+    both_orders: Annotated[bool, typer.Option("--both-orders", hidden=True)] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Score a rankings or server file against annotations. Needs no images and no model."""

@@ -34,6 +34,8 @@ AT_LEAST = 50
 #: What CIRR's server files say about themselves.
 CIRR_VERSION = "rc2"
 CIRR_METRICS = {"recall": AT_LEAST, "recall_subset": max(SUBSET_KS)}
+#: Options about the texts that a method gets.
+TEXT_OPTIONS = {"both_orders": "--both-orders", "shared_concept": "--shared-concept"}
 
 Rankings = Mapping[str, Sequence[ImageId]]
 
@@ -46,8 +48,10 @@ def evaluate_file(
     The file is JSON ``{query id: [image ids, best first]}``: every query of the split and no other, at least
     50 images a query (all, in a smaller gallery), each once; CIRCO's ids are integers, the others' names, and
     FashionIQ's queries are called ``dress/0``. A server file of CIRR also holds ``version`` and ``metric``.
-    ``root`` and ``options`` are as in :func:`cir_utils.benchmarks.load_benchmark`. Where CIRCO's image list
-    is absent, ids that cannot be checked are accepted, and ``notes`` says so.
+    ``root`` and ``options`` are as in :func:`cir_utils.benchmarks.load_benchmark`, without ``both_orders``
+    and ``shared_concept``: they say how a method read the texts, which no file of rankings shows. (The
+    protocol's caption rule is then the published one; that of a run is in its folder.) Where CIRCO's image
+    list is absent, ids that cannot be checked are accepted, and ``notes`` says so.
 
     Where the protocol removes the reference, it is taken out of the lists before ranks are counted.
     ``R_subset@k`` is taken from the order of the subset's members in the lists, where those hold them all
@@ -59,6 +63,12 @@ def evaluate_file(
     list above excludes, and for a split whose answers are not public.
     """
     path = Path(path)
+    for name, flag in TEXT_OPTIONS.items():
+        if options.get(name):
+            raise InputError(
+                f"{flag} says how a method reads the texts, which a file of rankings cannot show: leave it "
+                "out here and give it to `cir run`, whose run folder carries it in its protocol"
+            )
     bench = load_benchmark(benchmark, split, root, need_images=False, **options)
     require_answers(bench)
     table = read_json(path, "rankings file")

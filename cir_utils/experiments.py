@@ -1,11 +1,12 @@
 """All systems and ablations of a benchmark on one workbench: one pass, one table.
 
 The six methods share gallery features, models and stored answers, so the whole list costs little more than
-its most expensive member. The ablations are those of the two papers."""
+its most expensive member. A random ranking is the first row; the ablations are those of the two papers."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from cir_utils import methods
 from cir_utils.errors import InputError
 from cir_utils.methods import SettingValue, resolve_settings
 from cir_utils.runs import Run, find_runs, load_run, run_method
@@ -30,10 +32,8 @@ class Experiment:
     overrides: dict[str, SettingValue] = field(default_factory=dict)
 
 
-METHODS = tuple(
-    Experiment(name, name)
-    for name in ("image-only", "text-only", "image+text", "description-only", "sdr-cir", "xr")
-)
+#: The random ranking and the six methods, as the tables list them.
+METHODS = tuple(Experiment(name, name) for name in methods.METHODS)
 #: SDR-CIR's Table 3 (description only is a method of its own) and X^R's stages and agents.
 ABLATIONS = (
     Experiment("description-only, plain prompt", "description-only", {"description": "plain"}),
@@ -67,13 +67,17 @@ def run_experiments(
     whole: bool = True,
 ) -> list[Run]:
     """Run ``chosen`` in order; with ``out``, each into a folder of its own below it (``whole`` as in
-    :meth:`Run.save`)."""
+    :meth:`Run.save`), which takes the place of an earlier run of that label there."""
     runs = []
     for number, experiment in enumerate(tqdm(chosen, desc="runs", disable=not sys.stderr.isatty()), start=1):
         settings = resolve_settings(experiment.method, bench.settings, experiment.overrides)
         run = run_method(bench, experiment.method, settings, label=experiment.label)
         if out is not None:
-            run.save(Path(out) / f"{number:02d}-{slug(experiment.label)}", whole=whole)
+            name = slug(experiment.label)
+            folder = run.save(Path(out) / f"{number:02d}-{name}", whole=whole)
+            for earlier in find_runs(out):  # the same run under another number would be a second row
+                if earlier != folder and re.fullmatch(rf"[0-9]{{2}}-{name}", earlier.name):
+                    shutil.rmtree(earlier)
         runs.append(run)
     return runs
 
@@ -89,9 +93,13 @@ def load_experiments(folder: Path | str, *, whole: bool = False) -> list[Run]:
 def compare_experiments(runs: Sequence[Run], metric: str | None = None) -> Comparison:
     """Every run with 95 % intervals, and the paired tests of :data:`PAIRS` as far as both members are
     there."""
+    return comparison(runs, metric, pairs_among(runs))
+
+
+def pairs_among(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Those of :data:`PAIRS` whose members are both among ``runs``."""
     names = {run.name for run in runs}
-    pairs = [(name, against) for name, against in PAIRS if name in names and against in names]
-    return comparison(runs, metric, pairs)
+    return [(name, against) for name, against in PAIRS if name in names and against in names]
 
 
 def slug(label: str) -> str:

@@ -18,6 +18,7 @@ import errno
 import json
 import os
 import platform
+import re
 import resource
 import shutil
 import subprocess
@@ -407,10 +408,12 @@ def _dump(path: Path, value: Any) -> None:
 
 
 def _place_new(part: Path, place: Path, record: Mapping[str, Any]) -> Path:
-    """Move the finished folder to a free name: method, benchmark, split, and the second it started. A name
-    that another process takes in the meantime is passed over."""
+    """Move the finished folder to a free name: method, benchmark, split, the encoder where there is one, and
+    the second it started. A name that another process takes in the meantime is passed over."""
     moment = datetime.fromisoformat(record["started"]).strftime("%Y%m%d-%H%M%S")
-    stem = f"{record['method']}--{record['benchmark']}-{record['split']}--{moment}".replace("+", "-")
+    encoder = record["inputs"].get("encoder", {}).get("encoder", "").partition("@")[0]
+    parts = [record["method"], f"{record['benchmark']}-{record['split']}", encoder, moment]
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", "--".join(part for part in parts if part))
     number = 1
     while True:
         target = place / (stem if number == 1 else f"{stem}-{number}")

@@ -132,11 +132,15 @@ def _columns(run: Run, metrics: Sequence[str], metric: str) -> list[str]:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """The runs' names; with the encoder where they differ in it: "ViT-B-32" alone may be two models."""
-    encoders = [str(run.record["inputs"].get("encoder", {}).get("encoder", "no encoder")) for run in runs]
-    if len(set(encoders)) == 1:
+    """The runs' names; with the encoder where they differ in it: "ViT-B-32" alone may be two models. A random
+    ranking has no encoder."""
+    encoders = [run.record["inputs"].get("encoder", {}).get("encoder") for run in runs]
+    if len({encoder for encoder in encoders if encoder is not None}) < 2:
         return [run.name for run in runs]
-    return [f"{run.name} [{encoder}]" for run, encoder in zip(runs, encoders, strict=True)]
+    return [
+        run.name if encoder is None else f"{run.name} [{encoder}]"
+        for run, encoder in zip(runs, encoders, strict=True)
+    ]
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -1,14 +1,21 @@
-"""Run all systems on a mini benchmark and write the tables of README.md from the records of those runs.
+"""Run all systems on the mini benchmarks; write the tables of README.md and docs/results.md from the records.
 
     python -m data_scripts.make_readme_tables --run     # run everything, keep the records, write the tables
+    python -m data_scripts.make_readme_tables --run --benchmark mini-cirr    # run this one; may be repeated
     python -m data_scripts.make_readme_tables           # write the tables from the kept records
-    python -m data_scripts.make_readme_tables --check   # exit 1 when README.md is not what the records give
+    python -m data_scripts.make_readme_tables --check   # exit 1 when a file is not what the records give
 
 Records lie in ``results/<benchmark>-<split>/`` (``run.json`` and ``metrics.json`` of every run; rankings and
-traces are left out). README.md holds a pair of marks for each table, and what stands between them is
-generated:
+traces are left out). The two files hold pairs of marks, and what stands between a pair is generated: the
+methods of a benchmark, its ablations and paired tests, or the headline metric of several benchmarks.
 
     <!-- table: mini-circo-test -->
+    <!-- end of table -->
+
+    <!-- ablations: mini-circo-test -->
+    <!-- end of table -->
+
+    <!-- summary: mini-circo-test mini-cirr-test mini-fashioniq-test -->
     <!-- end of table -->
 """
 
@@ -17,49 +24,101 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from cir_utils import compare
+from cir_utils.benchmarks import BENCHMARKS
 from cir_utils.errors import InputError
-from cir_utils.experiments import METHODS, compare_experiments, load_experiments, run_experiments
+from cir_utils.experiments import METHODS, load_experiments, pairs_among, run_experiments
 from cir_utils.files import write_atomic
-from cir_utils.runs import Run
+from cir_utils.runs import Run, find_runs
+from cir_utils.tables import comparison
 from cir_utils.workbench import open_workbench
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 README = ROOT / "README.md"
-MARKS = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+DOCUMENTS = (README, ROOT / "docs" / "results.md")
+#: The benchmarks that ``--run`` runs when none is named.
+MINI = tuple(name for name, entry in BENCHMARKS.items() if entry.shipped)
+MARKS = re.compile(
+    r"(<!-- (table|ablations|summary): ([a-z0-9 -]+?) -->\n).*?(<!-- end of table -->)", re.DOTALL
+)
+LABELS = tuple(experiment.label for experiment in METHODS)
+PERCENT = "Percent, with 95 % bootstrap intervals over queries."
 
 
 def filled(text: str, results: Path = RESULTS) -> str:
     """``text`` with every generated part made anew; :class:`InputError` for a mark whose records are not
     there."""
-    return MARKS.sub(lambda match: match[1] + tables(load_experiments(results / match[2])) + match[3], text)
+    parts: dict[str, Callable[[list[list[Run]]], str]] = {
+        "table": lambda groups: methods_table(groups[0]),
+        "ablations": lambda groups: ablations(groups[0]),
+        "summary": summary,
+    }
+
+    def part(match: re.Match[str]) -> str:
+        groups = [records(name, results) for name in match[3].split()]
+        return f"{match[1]}\n{parts[match[2]](groups)}\n{match[4]}"
+
+    return MARKS.sub(part, text)
 
 
-def tables(runs: list[Run]) -> str:
-    """The part between two marks: the six methods, the ablations, the paired tests, and where the numbers
-    come from."""
-    both = compare_experiments(runs)
-    systems = {experiment.label for experiment in METHODS}
-    first = both.results[both.results["method"].isin(systems)]
-    rest = both.results[~both.results["method"].isin(systems)]
-    parts = [
-        f"{both.protocol}. Percent, with 95 % bootstrap intervals over queries.\n",
-        compare.to_markdown(first),
-    ]
-    if len(rest):
-        parts += ["Ablations:\n", compare.to_markdown(rest)]
+def records(name: str, results: Path = RESULTS) -> list[Run]:
+    """The kept runs of ``name``, such as ``mini-circo-test``."""
+    if not find_runs(results / name):
+        raise InputError(
+            f"results/{name} holds no records, which a table of that name is made of; make them with "
+            f"`python -m data_scripts.make_readme_tables --run --benchmark {name.rpartition('-')[0]}`"
+        )
+    return load_experiments(results / name)
+
+
+def summary(groups: Sequence[Sequence[Run]]) -> str:
+    """One row a method, the random ranking first; one column a benchmark: its headline metric."""
+    table, told = pd.DataFrame({"method": list(LABELS)}), []
+    for runs in groups:
+        by_name = {run.name: run for run in runs}
+        name, split = runs[0].record["benchmark"], runs[0].record["split"]
+        missing = [label for label in LABELS if label not in by_name]
+        if missing:
+            raise InputError(
+                f"results/{name}-{split} holds no record of {', '.join(missing)}; make all with "
+                f"`python -m data_scripts.make_readme_tables --run --benchmark {name}`"
+            )
+        metric = runs[0].headline
+        found = comparison([by_name[label] for label in LABELS], pairs=[], metrics=[metric]).results
+        for end in ("", " low", " high"):
+            table[f"{name} {metric}{end}"] = found[f"{metric}{end}"]
+        told.append(f"{name} {split}, {len(runs[0].queries)} queries")
+    return f"{'; '.join(told)}. {PERCENT}\n\n{compare.to_markdown(table)}"
+
+
+def methods_table(runs: Sequence[Run]) -> str:
+    """The methods with all columns of the benchmark, and where the numbers come from."""
+    both = comparison([run for run in runs if run.name in LABELS], pairs=[])
+    return f"{both.protocol}. {PERCENT}\n\n{compare.to_markdown(both.results)}\n{origin(runs)}"
+
+
+def ablations(runs: Sequence[Run]) -> str:
+    """The ablations, the paired tests of all runs, and where the numbers come from."""
+    both = comparison(runs, pairs=pairs_among(runs), metrics=[runs[0].headline])
+    parts = [f"{both.protocol}. {PERCENT}\n"]
+    rest = [run for run in runs if run.name not in LABELS]
+    if rest:
+        parts.append(compare.to_markdown(comparison(rest, pairs=[]).results))
     if len(both.paired):
         parts += [
             f"Paired sign-flip tests on {both.metric}, differences in percentage points:\n",
             compare.to_markdown(both.paired),
         ]
-    return "\n" + "\n".join(parts) + "\n" + origin(runs) + "\n"
+    return "\n".join([*parts, origin(runs)])
 
 
-def origin(runs: list[Run]) -> str:
+def origin(runs: Sequence[Run]) -> str:
     """A sentence about models, settings and day, read from the records."""
     inputs = {key: value for run in runs for key, value in run.record["inputs"].items()}
     settings = {
@@ -82,34 +141,37 @@ def origin(runs: list[Run]) -> str:
     )
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", action="store_true", help="run all systems first")
-    parser.add_argument("--check", action="store_true", help="only say whether README.md is in step")
-    parser.add_argument("--benchmark", default="mini-circo")
+    parser.add_argument("--check", action="store_true", help="only say whether the files are in step")
+    parser.add_argument(
+        "--benchmark", action="append", choices=(*MINI, "all"), help="what --run runs; may be repeated"
+    )
     parser.add_argument("--split", default="test")
     parser.add_argument("--device", default="auto")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
+    chosen = arguments.benchmark or ["all"]
     try:
-        if arguments.run:
-            bench = open_workbench(arguments.benchmark, "mini", arguments.split, device=arguments.device)
-            run_experiments(bench, RESULTS / f"{arguments.benchmark}-{arguments.split}", whole=False)
-        before = README.read_text(encoding="utf-8")
-        after = filled(before)
+        for name in MINI if arguments.run else ():
+            if name in chosen or "all" in chosen:
+                bench = open_workbench(name, "mini", arguments.split, device=arguments.device)
+                run_experiments(bench, RESULTS / f"{name}-{arguments.split}", whole=False)
+        before = {path: path.read_text(encoding="utf-8") for path in DOCUMENTS}
+        after = {path: filled(text, RESULTS) for path, text in before.items()}
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
+    behind = [path for path in DOCUMENTS if before[path] != after[path]]
     if arguments.check:
-        print(
-            "README.md is in step with the records"
-            if before == after
-            else "README.md is not in step: run me without --check"
-        )
-        return int(before != after)
-    if before != after:
-        write_atomic(README, after)
+        names = ", ".join(path.name for path in behind or DOCUMENTS)
+        told = "not in step: run me without --check" if behind else "in step with the records"
+        print(f"{names}: {told}")
+        return int(bool(behind))
+    for path in behind:
+        write_atomic(path, after[path])
     return 0
 
 

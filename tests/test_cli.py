@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -120,7 +121,7 @@ def test_run_prints_a_table_for_people(cir: Run, tmp_path: Path) -> None:
     assert "mAP@5" in out and "from the cache" in out
     (folder,) = (tmp_path / "runs").iterdir()
     assert f"run folder: runs/{folder.name}" in out
-    assert folder.name.startswith("image-only--mini-circo-test--")
+    assert re.fullmatch(r"image-only--mini-circo-test--tiny-clip--[0-9]{8}-[0-9]{6}", folder.name)
 
 
 def test_evaluate_scores_a_rankings_file(cir: Run, tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ def test_tune_chooses_on_val(cir: Run, tmp_path: Path, monkeypatch: pytest.Monke
     [
         (
             ["run", "sdrcir"],
-            "unknown method 'sdrcir': choose image-only, text-only, image+text, description-only",
+            "unknown method 'sdrcir': choose random, image-only, text-only, image+text, description-only",
         ),
         (["run", "xr", "--split", "train"], "unknown split 'train' of mini-circo: choose test, val"),
         (["run", "xr", "--profile", "big"], "unknown profile 'big': choose mini, laptop, paper"),
@@ -290,7 +291,8 @@ def test_the_options_of_a_protocol_reach_the_result(cir: Run, tmp_path: Path) ->
     }  # fmt: skip
     path = tmp_path / "rankings.json"
     path.write_text(json.dumps(load_run(tmp_path / "one", whole=True).rankings))
-    same = ["--gallery", "union", "--both-orders", "--remove-reference"]
+    assert load_run(tmp_path / "one").record["protocol"]["caption_rule"] == protocol["caption_rule"]
+    same = ["--gallery", "union", "--remove-reference"]
     place = ["--benchmark", "mini-fashioniq", "--root", tmp_path / "fashioniq", "--split", "test"]
     code, evaluated, err = cir("evaluate", path, *place, *same, "--json")
     assert code == 0, err
@@ -298,8 +300,12 @@ def test_the_options_of_a_protocol_reach_the_result(cir: Run, tmp_path: Path) ->
     code, text, _ = cir("evaluate", path, *place, *same)
     assert "gallery union: dress" in text and "mean/R@1" in text
     assert "images/" not in refused(cir("evaluate", path, *place, "--gallery", "all"))
+    for option in ("--both-orders", "--shared-concept"):
+        message = refused(cir("evaluate", path, *place, option))
+        assert f"{option} says how a method reads the texts" in message
+        assert "give it to `cir run`, whose run folder carries it" in message
     assert "--shared-concept is an option of CIRCO alone" in refused(
-        cir("evaluate", path, *place, "--shared-concept")
+        cir("run", "text-only", *place, "--shared-concept")
     )
 
     place = ["--benchmark", "mini-cirr", "--root", tmp_path / "cirr"]

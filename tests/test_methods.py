@@ -1,14 +1,17 @@
-"""The six methods on a small world: against plain formulas, with every switch, and with the errors they must
+"""The methods on a small world: against plain formulas, with every switch, and with the errors they must
 survive."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from small_world import ID_OF, IDS, SCENE_OF, VAGUE, Oracle, caption_of, open_bench, write_world
 
+from cir_utils.benchmarks import Benchmark, Protocol, Query
 from cir_utils.methods import METHODS, load_method, resolve_settings
 from cir_utils.methods import xr as xr_method
 from cir_utils.metrics import check_permutations
@@ -47,6 +50,51 @@ def test_every_ranking_is_a_permutation_of_the_gallery(bench: Workbench, method:
     assert [trace["query"] for trace in output.traces] == [query.id for query in bench.queries]
     for trace in output.traces:
         assert [image for image, _ in trace["top"]] == output.rankings[trace["query"]][:10]
+
+
+def test_a_random_ranking_hangs_on_the_query_alone(bench: Workbench, tiny_clip: Path, oracle: Oracle) -> None:
+    fresh = open_bench(bench.benchmark.root, tiny_clip, bench.cache_dir, oracle=oracle)
+    found = run(fresh, "random").rankings
+    assert found["0"][:5] == [114, 184, 149, 177, 121]
+    assert len({tuple(ranking) for ranking in found.values()}) == 8
+    assert run(open_bench(bench.benchmark.root, tiny_clip, bench.cache_dir, limit=3), "random").rankings == {
+        query: found[query] for query in ("0", "1", "2")
+    }
+    turned = replace(fresh.benchmark, queries=fresh.benchmark.queries[::-1])
+    assert run(random_bench(turned), "random").rankings == found
+    assert "encoder" not in fresh.__dict__ and oracle.asked == []
+
+
+def test_guessing_finds_k_of_n(tmp_path: Path) -> None:
+    """Every query has the same target: one ranking for all would give 0 or 1, a biased one another mean.
+
+    Four standard errors: a right program fails one such comparison in 16,000, and the draws are fixed."""
+    count, size = 4000, 100
+    queries = tuple(Query(f"q{n}", 0, "text", (70,), 70) for n in range(count))
+    protocol = Protocol("mini-circo", "val", "made up", size, "kept", "relative caption", False, count)
+    bench = random_bench(Benchmark("mini-circo", "val", queries, tuple(range(size)), tmp_path, protocol))
+    rankings = run(bench, "random").rankings
+    check_permutations(rankings, range(size), {query.id: query.targets for query in queries})
+    order = np.array(list(rankings.values()))
+    ranks = np.argmax(order == 70, axis=1)
+    for k in (1, 5, 10, 50):
+        share = k / size
+        assert abs((ranks < k).mean() - share) < 4 * np.sqrt(share * (1 - share) / count), k
+    # Which picture comes first, and next after picture 0, is even too: chi-squared with about 99 degrees of
+    # freedom, mean 99, standard deviation 14.
+    after = [row[np.flatnonzero(row == 0)[0] + 1] for row in order if row[-1] != 0]
+    for seen, cells in ((order[:, 0], range(size)), (np.array(after), range(1, size))):
+        counts = np.bincount(seen, minlength=size)[list(cells)]
+        expected = counts.sum() / len(cells)
+        assert 50 < ((counts - expected) ** 2 / expected).sum() < 160
+
+
+def random_bench(benchmark: Benchmark) -> Workbench:
+    """A workbench without encoder and MLLM."""
+    return Workbench(
+        benchmark, profile="mini", encoder="none", mllm="none", prompts="mini", settings={},
+        settings_source="", device=torch.device("cpu"), cache_dir=benchmark.root / "no cache",
+    )  # fmt: skip
 
 
 def test_image_only_puts_the_reference_first_and_asks_nobody(bench: Workbench, oracle: Oracle) -> None:

@@ -116,7 +116,8 @@ def test_settings_take_the_override_then_the_profile_then_the_default() -> None:
         (
             "xrr",
             {},
-            "unknown method 'xrr': choose image-only, text-only, image\\+text, description-only, sdr-cir, xr",
+            "unknown method 'xrr': choose random, image-only, text-only, image\\+text, description-only, "
+            "sdr-cir, xr",
         ),
     ],
 )

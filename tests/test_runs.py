@@ -224,7 +224,7 @@ def test_experiments_run_on_one_workbench_and_are_found_again(bench: Workbench, 
     done = run_experiments(bench, tmp_path / "runs")
     assert [one.name for one in done] == [experiment.label for experiment in EXPERIMENTS]
     assert [one.record["method"] for one in done[: len(METHODS)]] == [
-        "image-only", "text-only", "image+text", "description-only", "sdr-cir", "xr",
+        "random", "image-only", "text-only", "image+text", "description-only", "sdr-cir", "xr",
     ]  # fmt: skip
     by_name = {one.name: one for one in done}
     assert by_name["sdr-cir, Anchor only"].record["settings"]["beta"] == 0
@@ -234,11 +234,29 @@ def test_experiments_run_on_one_workbench_and_are_found_again(bench: Workbench, 
     assert [one.name for one in found] == [one.name for one in done]
     table = compare_experiments(found)
     assert len(table.results) == len(EXPERIMENTS) and len(table.paired) == 9
-    assert len(compare_experiments(done[:5]).paired) == 1
+    assert len(compare_experiments(done[:6]).paired) == 1
     with pytest.raises(InputError, match="no run folder"):
         load_experiments(tmp_path / "nowhere")
     assert slug("sdr-cir, Anchor only") == "sdr-cir-anchor-only"
     assert bench.settings == SETTINGS
+
+
+def test_an_experiment_replaces_its_earlier_run_under_another_number(
+    bench: Workbench, tmp_path: Path
+) -> None:
+    run_experiments(bench, tmp_path / "runs", METHODS[1:3], whole=False)
+    (tmp_path / "runs" / "notes-image-only").mkdir()
+    run_experiments(bench, tmp_path / "runs", METHODS[:3], whole=False)
+    found = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert found == ["01-random", "02-image-only", "03-text-only", "notes-image-only"]
+    assert [one.name for one in load_experiments(tmp_path / "runs")] == ["random", "image-only", "text-only"]
+
+
+def test_a_random_ranking_makes_no_second_encoder(bench: Workbench, tmp_path: Path) -> None:
+    fresh = open_bench(bench.benchmark.root, Path(bench.encoder_spec.removeprefix("local-dir:")), tmp_path)
+    guessed, looked = run(fresh, "random"), run(fresh, "image-only")
+    assert "encoder" not in guessed.record["inputs"] and "encoder" in looked.record["inputs"]
+    assert list(comparison([guessed, looked]).results["method"]) == ["random", "image-only"]
 
 
 def test_text_for_the_terminal() -> None:

@@ -253,7 +253,9 @@ def test_a_limit_takes_queries_of_every_category(fashion: Workbench, place: Path
         limited(2)
 
 
-def test_both_orders_average_the_features_of_the_text(place: Path, tiny_clip: Path) -> None:
+def test_both_orders_average_the_features_of_the_text(
+    place: Path, tiny_clip: Path, fashion: Workbench
+) -> None:
     bench = open_bench(
         place / "fashioniq",
         tiny_clip,
@@ -269,7 +271,11 @@ def test_both_orders_average_the_features_of_the_text(place: Path, tiny_clip: Pa
     other = bench.encode_texts(others)
     assert torch.allclose(part.modification_features, normalize((one + other.features) / 2, dim=1), atol=1e-6)
     assert not torch.allclose(part.modification_features, one, atol=1e-3)
-    assert "both orders" in protocol_line(run(bench, "text-only").record["protocol"])
+    done = run(bench, "text-only")
+    assert "both orders" in protocol_line(done.record["protocol"])
+    done.save(place / "both")
+    with pytest.raises(InputError, match="differ in protocol .*caption_rule"):
+        comparison([load_run(place / "both"), run(fashion, "text-only")])
 
 
 def test_runs_of_the_two_galleries_are_not_put_into_one_table(

@@ -22,7 +22,7 @@ from cir_utils.experiments import METHODS, run_experiments
 from cir_utils.workbench import open_workbench
 bench = open_workbench("mini-circo", PROFILE, "val", root="{root}", encoder="local-dir:{clip}", mllm="{vlm}",
                        device=DEVICE, limit=LIMIT)
-done = run_experiments(bench, Path(WORK) / "runs", METHODS[:5])
+done = run_experiments(bench, Path(WORK) / "runs", METHODS[:6])
 print(len(done), LIMIT)
 """
 
@@ -37,7 +37,7 @@ def write(path: Path, *cells: str, parameters: str = PARAMETERS) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, tiny_clip: Path) -> Path:
-    """Two notebooks: one that leaves a file, and one that reads it and runs five methods."""
+    """Two notebooks: one that leaves a file, and one that reads it and runs six methods."""
     place = tmp_path_factory.mktemp("tutorial")
     write_world(place / "world")
     write_tiny_vlm(place / "vlm")
@@ -72,7 +72,7 @@ def test_all_notebooks_then_table_and_report(
     report = (tmp_path / "report" / "index.html").read_text()
     assert 'href="notebooks/07_last.html"' in report and "Title of 07_last" in report
     executed = nbformat.read(tmp_path / "report" / "notebooks" / "07_last.ipynb", as_version=4)
-    assert executed.cells[-2].outputs[0].text == "hello\n" and executed.cells[-1].outputs[-1].text == "5 3\n"
+    assert executed.cells[-2].outputs[0].text == "hello\n" and executed.cells[-1].outputs[-1].text == "6 3\n"
     assert "Title of 07_last" in (tmp_path / "report" / "notebooks" / "07_last.html").read_text()
     record = json.loads((tmp_path / "report" / "tutorial.json").read_text())
     assert [row["name"] for row in record["notebooks"]] == ["00_first", "07_last"]

@@ -66,6 +66,7 @@ SETTINGS: dict[str, Setting] = {
 }
 
 METHODS: dict[str, Method] = {
+    "random": Method("baselines:random_order", "the gallery in random order, another one for every query"),
     "image-only": Method("baselines:image_only", "the reference image's feature F_r as the query"),
     "text-only": Method("baselines:text_only", "the modification text's feature F_m as the query"),
     "image+text": Method("baselines:image_and_text", "the mean of F_r and F_m as the query"),

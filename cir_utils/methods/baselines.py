@@ -1,18 +1,39 @@
-"""The three baselines without an MLLM: one CLIP feature as the query.
+"""The baselines without an MLLM: a random order, and one CLIP feature as the query.
 
-They are what every table of both papers starts from, and corners of the triangle that SDR-CIR's composed
-query lies in."""
+The three features are what every table of both papers starts from, and corners of the triangle that SDR-CIR's
+composed query lies in. The random order says what guessing is worth: R@k is k / N on average."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from cir_utils.scoring import exact_scores
 from cir_utils.workbench import MethodOutput, Workbench
+
+
+def random_order(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
+    """Rank by scores drawn uniformly from [0, 1), with no look at picture or text.
+
+    The draw hangs on the query's id alone, so a ranking is the same on every device and whichever other
+    queries are ranked with it."""
+    with bench.stage("scoring"):
+        drawn = [_draws(query.id, len(bench.benchmark.gallery)) for query in bench.queries]
+        scores = torch.from_numpy(np.stack(drawn)).to(bench.device)
+        return bench.output(scores, bench.plain_traces())
+
+
+def _draws(query_id: str, count: int) -> np.ndarray:
+    """``count`` float64 numbers from [0, 1), always the same for a query. (The hash built into Python differs
+    from process to process, hence SHA-256.)"""
+    seed = int.from_bytes(hashlib.sha256(query_id.encode("utf-8")).digest())
+    return np.random.Generator(np.random.PCG64(seed)).random(count)
 
 
 def image_only(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
