@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
 from cir_utils.errors import InputError
@@ -52,6 +52,11 @@ class Query:
     members: tuple[ImageId, ...] = ()
     category: str = ""
     other_text: str = ""
+
+    @property
+    def pictures(self) -> set[ImageId]:
+        """All that must be there for the query to be answered and scored."""
+        return {self.reference, *self.targets, *self.members}
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,9 @@ class Benchmark:
     of their category alone: ``categories`` holds those galleries, and ``gallery`` all their images, each
     once; see :attr:`parts`. ``annotations`` are the files that were read; ``notes`` are sentences for the
     reader of a result.
+
+    ``place`` gives a picture's published place below any of ``folders``; ``found`` are the pictures' files
+    where they were looked for (``need_images``), as they need not lie or end as published.
     """
 
     name: str
@@ -125,15 +133,17 @@ class Benchmark:
     root: Path
     protocol: Protocol
     notes: tuple[str, ...] = ()
-    locate: Callable[[ImageId], Path] = field(
-        default=lambda image_id: Path(str(image_id)), repr=False, compare=False
+    place: Callable[[ImageId], PurePosixPath] = field(
+        default=lambda image_id: PurePosixPath(str(image_id)), repr=False, compare=False
     )
+    folders: tuple[Path, ...] = (Path(),)
+    found: Mapping[ImageId, Path] = field(default_factory=dict, repr=False, compare=False)
     categories: Mapping[str, tuple[ImageId, ...]] = field(default_factory=dict)
     annotations: tuple[Path, ...] = ()
 
     def image_path(self, image_id: ImageId) -> Path:
         """Where the picture with this id lies (the file need not exist when images were not asked for)."""
-        return self.locate(image_id)
+        return self.found.get(image_id) or self.folders[0] / self.place(image_id)
 
     @property
     def has_answers(self) -> bool:
@@ -224,11 +234,7 @@ def load_benchmark(
     """
     entry = check_benchmark(name, split)
     chosen = check_options(name, Options(**options))
-    if root is None:
-        if not entry.shipped:
-            raise InputError(f"benchmark {name} needs its folder: give --root, {entry.mend}")
-        root = Path(str(files("cir_utils").joinpath("mini", entry.shipped)))
-    root = Path(root)
+    root = benchmark_root(name, root)
     if not root.is_dir():
         raise InputError(f"the folder {root} of benchmark {name} does not exist: {entry.mend}")
     read = import_module(f"cir_utils.layouts.{entry.family}").read
@@ -239,6 +245,16 @@ def load_benchmark(
     # A part of a split is a fair thing to try, but its figures are not those of the benchmark.
     note = f"{len(found.queries):,} queries where the published {split} split has {published:,}"
     return replace(found, notes=(*found.notes, note))
+
+
+def benchmark_root(name: str, root: Path | str | None) -> Path:
+    """``root``, or the shipped folder of a mini benchmark; :class:`InputError` for a real one without it."""
+    entry = BENCHMARKS[name]
+    if root is not None:
+        return Path(root)
+    if not entry.shipped:
+        raise InputError(f"benchmark {name} needs its folder: give --root, {entry.mend}")
+    return Path(str(files("cir_utils").joinpath("mini", entry.shipped)))
 
 
 def check_options(name: str, options: Options) -> Options:

@@ -82,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.showwarning = _warn
     try:
         code = app(args=None if argv is None else list(argv), prog_name="cir", standalone_mode=False)
+        sys.stdout.flush()  # a reader that has gone is found here, not at exit
         if code == 130:  # how typer reports an interruption
             return _fail("interrupted", 1)
         return {None: 0, 0: 0, 2: 2}.get(code, 1)

@@ -1,4 +1,8 @@
-"""The one exception that means "the user can mend this"."""
+"""The one exception that means "the user can mend this", and how a script ends."""
+
+import os
+import sys
+from collections.abc import Callable
 
 
 class InputError(ValueError):
@@ -10,3 +14,15 @@ class InputError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(str(message).split()))
+
+
+def exit_code(main: Callable[[], int]) -> int:
+    """What a script's ``main`` returns; 1, without a traceback, when nobody reads its output to the end
+    (``| head -1``)."""
+    try:
+        code = main()
+        sys.stdout.flush()  # here, not at exit, where nobody could catch it
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit goes nowhere
+        return 1

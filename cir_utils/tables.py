@@ -74,13 +74,16 @@ def comparison(
 
 
 def protocol_line(protocol: Mapping[str, Any]) -> str:
-    """A protocol in one line: ``mini-circo test, 300 queries, gallery 2,000 (...), reference kept, ...``."""
+    """A protocol in one line: ``mini-circo test, 300 queries, gallery 2,000, reference kept, ...``; a gallery
+    that is not the published image list is named: ``gallery 5,121 (laptop set ...)``."""
     size = protocol["gallery_size"]
     if isinstance(size, Mapping):
         listed = " / ".join(f"{name} {count:,}" for name, count in size.items())
         gallery = f"{protocol['gallery']}: {listed}"
     else:
         gallery = protocol["gallery"] if size is None else f"{size:,}"
+        if size is not None and not protocol["gallery"].startswith("image list"):
+            gallery += f" ({protocol['gallery']})"
     parts = [
         f"{protocol['benchmark']} {protocol['split']}",
         f"{protocol['queries']:,} queries",

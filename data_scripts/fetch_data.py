@@ -40,10 +40,11 @@ import pooch
 import requests
 from tqdm import tqdm
 
-from cir_utils.errors import InputError
+from cir_utils.errors import InputError, exit_code
 from cir_utils.files import read_json, write_json_atomic, write_manifest
 from cir_utils.images import load_image
-from data_scripts.check_data import COCO_IMAGES, COCO_LIST, LAPTOP_LIST, PUBLISHED, check, coco_name
+from cir_utils.layouts.circo import IMAGE_LIST, IMAGES, LAPTOP_LIST, file_name
+from data_scripts.check_data import PUBLISHED, check
 
 REGISTRY = Path(__file__).with_name("data_registry.toml")
 #: Seconds to wait for a connection, and for the next bytes.
@@ -328,7 +329,7 @@ def fetch_coco(registry: dict[str, Source], root: Path, session: requests.Sessio
     source = registry["coco-unlabeled"]
     listing, archive = source.files
     ids = _coco_ids(listing, root, session)
-    folder = root / COCO_IMAGES
+    folder = root / IMAGES
     if _missing_pictures(ids, folder):
         free, wanted = shutil.disk_usage(root).free, 2.1 * source.about
         if free < wanted:
@@ -345,7 +346,7 @@ def fetch_coco(registry: dict[str, Source], root: Path, session: requests.Sessio
         )
     # last: a folder with the published list is taken for the full one
     with zipfile.ZipFile(root / listing.path) as zipped:
-        _unpack_member(zipped, _json_member(zipped), root / COCO_LIST)
+        _unpack_member(zipped, _json_member(zipped), root / IMAGE_LIST)
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -378,9 +379,9 @@ def _unpack_member(zipped: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -
 
 def _json_member(zipped: zipfile.ZipFile) -> zipfile.ZipInfo:
     for info in zipped.infolist():
-        if PurePosixPath(info.filename).name == COCO_LIST.name:
+        if PurePosixPath(info.filename).name == IMAGE_LIST.name:
             return info
-    raise InputError(f"{zipped.filename} does not hold {COCO_LIST.name}; delete it and fetch it again")
+    raise InputError(f"{zipped.filename} does not hold {IMAGE_LIST.name}; delete it and fetch it again")
 
 
 def _coco_ids(listing: Remote, root: Path, session: requests.Session) -> list[int]:
@@ -401,14 +402,14 @@ def _coco_ids(listing: Remote, root: Path, session: requests.Session) -> list[in
 
 def _missing_pictures(ids: Sequence[int], folder: Path) -> list[str]:
     there = {entry.name for entry in os.scandir(folder) if entry.stat().st_size} if folder.is_dir() else set()
-    return [name for name in map(coco_name, ids) if name not in there]
+    return [name for name in map(file_name, ids) if name not in there]
 
 
 def fetch_laptop(
     registry: dict[str, Source], root: Path, session: requests.Session, distractors: int, seed: int
 ) -> None:
     """The laptop set (see the module). Deterministic: same seed and number, same pictures."""
-    if (root / COCO_LIST).is_file():
+    if (root / IMAGE_LIST).is_file():
         raise InputError(f"{root} holds COCO's full image list; give the laptop set a folder of its own")
     fetch_files(registry["circo-annotations"], root, session)
     listing, picture = registry["circo-laptop"].files
@@ -423,7 +424,7 @@ def fetch_laptop(
     for number, image_id in enumerate(tqdm([*needed, *chosen], unit="picture")):
         if number >= len(needed) and size >= MOST_BYTES:
             break
-        name = coco_name(image_id)
+        name = file_name(image_id)
         remote = Remote(picture.path.format(image=name), picture.url.format(image=name))
         try:
             path = fetch_file(remote, root, session, check_picture)
@@ -445,14 +446,14 @@ def fetch_laptop(
         "image_ids": sorted([*kept, *lacking]),  # a needed picture that is gone is missing, not left out
     }
     write_json_atomic(root / LAPTOP_LIST, record)
-    write_manifest(root, [str(COCO_IMAGES / coco_name(i)) for i in sorted(kept)])
+    write_manifest(root, [str(IMAGES / file_name(i)) for i in sorted(kept)])
     print(
         f"{len(kept):,} pictures, {size / 1e6:,.0f} MB: {len(needed):,} that the queries need, "
         f"{record['distractors']:,} distractors (seed {seed})"
     )
-    others = {p.name for p in (root / COCO_IMAGES).glob("*.jpg")} - set(map(coco_name, kept))
+    others = {p.name for p in (root / IMAGES).glob("*.jpg")} - set(map(file_name, kept))
     if others:
-        print(f"note: {len(others):,} other pictures lie in {root / COCO_IMAGES}; they are not of this set")
+        print(f"note: {len(others):,} other pictures lie in {root / IMAGES}; they are not of this set")
 
 
 def choose_distractors(ids: Sequence[int], needed: Sequence[int], number: int, seed: int) -> list[int]:
@@ -503,6 +504,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"fetch_data: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        raise
     except (FetchFailed, OSError) as error:
         print(f"fetch_data: {_one_line(error)}", file=sys.stderr)
         return 1
@@ -534,4 +537,4 @@ def fetch(registry: dict[str, Source], name: str, root: Path, distractors: int, 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -19,14 +19,14 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from cir_utils.files import write_manifest
+from cir_utils.files import write_atomic, write_manifest
 from data_scripts import texts
 from data_scripts.draw import draw_scene
 from data_scripts.pool import JPEG
@@ -175,12 +175,14 @@ def strict(scene: Scene) -> tuple:
     return tuple(getattr(scene, name) for name in (*KEPT, *UNSPOKEN))
 
 
-def build(seed: int = SEED) -> tuple[dict[int, tuple[Scene, int]], dict[str, list[dict]]]:
+def build(
+    seed: int = SEED, families: Mapping[str, int] = FAMILIES
+) -> tuple[dict[int, tuple[Scene, int]], dict[str, list[dict]]]:
     """(image id -> (scene, drawing seed), split -> annotations). No drawing yet."""
     rng = np.random.default_rng(seed)
     gallery: dict[Scene, None] = {}
     asked: dict[str, list[tuple[Scene, Edit, str]]] = {"val": [], "test": []}
-    for split, number in FAMILIES.items():
+    for split, number in families.items():
         for family in range(number):
             lattice = make_lattice(rng, unseen=split == "test" and family % 2 == 0)
             scenes = family_pictures(rng, lattice)
@@ -236,13 +238,11 @@ def picture_path(root: Path, image_id: int) -> Path:
     return root / PICTURES / f"{image_id:012d}.jpg"
 
 
-def write(out: Path, seed: int = SEED) -> None:
-    drawn, annotations = build(seed)
+def write(out: Path, seed: int = SEED, families: Mapping[str, int] = FAMILIES) -> None:
+    drawn, annotations = build(seed, families)
     if out.exists():
         shutil.rmtree(out)
     (out / PICTURES).mkdir(parents=True)
-    (out / IMAGE_INFO).parent.mkdir(parents=True)
-    (out / "annotations").mkdir()
     images = []
     for image_id, (scene, drawing_seed) in tqdm(drawn.items(), unit="picture"):
         path = picture_path(out, image_id)
@@ -251,9 +251,10 @@ def write(out: Path, seed: int = SEED) -> None:
         images.append(
             {"id": image_id, "file_name": path.name, "width": picture.width, "height": picture.height}
         )
-    (out / IMAGE_INFO).write_text(json.dumps({"images": images}) + "\n")
+    # as bytes: the same line ends on every system
+    write_atomic(out / IMAGE_INFO, json.dumps({"images": images}) + "\n")
     for split, rows in annotations.items():
-        (out / "annotations" / f"{split}.json").write_text(json.dumps(rows, indent=1) + "\n")
+        write_atomic(out / "annotations" / f"{split}.json", json.dumps(rows, indent=1) + "\n")
     write_manifest(out)
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
@@ -34,7 +35,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from cir_utils.files import write_manifest
+from cir_utils.files import write_atomic, write_manifest
 from data_scripts import texts
 from data_scripts.draw import draw_scene
 from data_scripts.make_mini_circo import strict
@@ -186,12 +187,12 @@ class MiniCirr:
     image_splits: dict[str, dict[str, str]]
 
 
-def build(seed: int = SEED) -> MiniCirr:
+def build(seed: int = SEED, subset_numbers: Mapping[str, int] = SUBSETS) -> MiniCirr:
     """Everything but the drawing."""
     rng = np.random.default_rng(seed)
     gallery: dict[Scene, str] = {}  # scene -> split whose folder holds it
-    subsets: dict[str, list[list[Scene]]] = {split: [] for split in SUBSETS}
-    for split, number in SUBSETS.items():
+    subsets: dict[str, list[list[Scene]]] = {split: [] for split in subset_numbers}
+    for split, number in subset_numbers.items():
         while len(subsets[split]) < number:
             members = make_subset(rng, unseen=split == "test" and len(subsets[split]) % 2 == 0)
             if not gallery.keys() & set(members):
@@ -268,11 +269,11 @@ def name_order(name: str) -> tuple:
     return folder, *map(int, numbers)
 
 
-def write(out: Path, seed: int = SEED) -> None:
-    made = build(seed)
+def write(out: Path, seed: int = SEED, subset_numbers: Mapping[str, int] = SUBSETS) -> None:
+    made = build(seed, subset_numbers)
     if out.exists():
         shutil.rmtree(out)
-    for folder in (*FOLDERS.values(), "cirr/captions", "cirr/image_splits"):
+    for folder in FOLDERS.values():
         (out / folder).mkdir(parents=True)
     paths = made.image_splits["val"]
     for name, (scene, drawing_seed) in tqdm(made.pictures.items(), unit="picture"):
@@ -282,7 +283,7 @@ def write(out: Path, seed: int = SEED) -> None:
             (f"captions/cap.rc2.{split}.json", made.annotations[split]),
             (f"image_splits/split.rc2.{split}.json", made.image_splits[split]),
         ):
-            (out / "cirr" / file).write_text(json.dumps(content) + "\n")
+            write_atomic(out / "cirr" / file, json.dumps(content) + "\n")
     write_manifest(out)
 
 

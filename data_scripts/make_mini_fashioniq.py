@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -181,7 +182,7 @@ class Built:
     edits: dict[tuple[str, str], list[Edit]]
 
 
-def build(seed: int = SEED) -> Built:
+def build(seed: int = SEED, families: Mapping[str, int] = FAMILIES) -> Built:
     """The whole benchmark, without drawing."""
     rng = np.random.default_rng(seed)
     galleries: dict[str, list[Garment]] = {}
@@ -189,7 +190,7 @@ def build(seed: int = SEED) -> Built:
     for category in CATEGORIES:
         taken: set[tuple[str | int, ...]] = set()
         gallery: list[Garment] = []
-        for split, number in FAMILIES.items():
+        for split, number in families.items():
             queries = asked.setdefault((category, split), [])
             for i in range(number):
                 family = make_family(rng, category, taken, unseen=split == "test" and i % 2 == 0)
@@ -240,8 +241,8 @@ def _names(rng: np.random.Generator, number: int) -> list[str]:
     return list(names)
 
 
-def write(out: Path, seed: int = SEED) -> None:
-    built = build(seed)
+def write(out: Path, seed: int = SEED, families: Mapping[str, int] = FAMILIES) -> None:
+    built = build(seed, families)
     if out.exists():
         shutil.rmtree(out)
     (out / "images").mkdir(parents=True)

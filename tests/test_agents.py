@@ -17,6 +17,7 @@ from cir_utils.agents import (
     Cost,
     repeats_reference,
 )
+from cir_utils.benchmarks import load_benchmark
 from cir_utils.mllm import LocalMLLM
 from cir_utils.prompts import load_prompt
 from cir_utils.response_cache import ResponseCache
@@ -490,3 +491,31 @@ def test_an_untrained_model_runs_through_every_agent(paths, tmp_path):
         assert everything(again) == first
         assert again.cost.mllm_calls == again.cost.cached_calls == agents.cost.mllm_calls
         assert all(Path(name).name == name for name in first[0][0].trace["inputs"]["images"])
+
+
+@pytest.mark.parametrize("prompt_set", ["default", "mini"])
+def test_the_shared_concept_is_in_every_prompt_that_is_sent_when_asked_for_and_in_none_else(
+    real_annotations, paths, prompt_set
+):
+    """CIRCO val, query 13: whether the concept is part of the text moves mAP by points."""
+    root = real_annotations / "circo"
+    (row,) = [
+        row for row in json.loads((root / "annotations/val.json").read_text("utf-8")) if row["id"] == 13
+    ]
+    caption, concept = row["relative_caption"], row["shared_concept"]
+    assert caption and concept and concept not in caption
+    for asked in (False, True):
+        bench = load_benchmark("circo", "val", root, need_images=False, shared_concept=asked)
+        assert bench.protocol.shared_concept is asked
+        (text,) = [query.text for query in bench.queries if query.id == "13"]
+        assert text == (f"{concept} that {caption}" if asked else caption)
+        mllm = ScriptedMLLM(lambda request: "a blue car")
+        agents = Agents(mllm, ResponseCache(), prompt_set)
+        agents.selective_cot(paths[:1], [text])
+        agents.describe_target(paths[:1], [text])
+        agents.edit_caption(["a picture"], [text])
+        agents.imagine_text(["a picture"], [text])
+        agents.imagine_vision(paths[:1], [text])
+        about_text = [request.prompt for request in mllm.requests if caption in request.prompt]
+        assert len(about_text) >= 5
+        assert all((concept in prompt) == asked for prompt in about_text)

@@ -120,6 +120,57 @@ def test_without_the_list_the_files_are_the_gallery(tmp_path):
         load_benchmark("circo", "val", root)
 
 
+def laptop_set(root, **changes):
+    """``root`` with the list that `fetch_data circo-laptop` writes, and one picture more than it lists."""
+    record = {"seed": 3, "distractors": 1, "image_ids": [31, 30, 12, 10]} | changes
+    (root / "laptop_set.json").write_text(json.dumps(record))
+    return write(root, [entry(0)], listed=False, files=(10, 11, 12, 30, 31))
+
+
+@pytest.mark.parametrize("need_images", [True, False])
+def test_a_laptop_set_is_named_in_the_protocol_never_a_silently_smaller_gallery(tmp_path, need_images):
+    root = laptop_set(tmp_path)
+    bench = load_benchmark("circo", "val", root, need_images=need_images)
+    assert bench.gallery == (10, 12, 30, 31)  # the list decides, not what lies in the folder
+    assert bench.protocol.gallery == "laptop set of CIRCO val (seed 3, 1 distractors)"
+    assert bench.protocol.gallery_size == 4 and bench.protocol.missing_images == 0
+    assert "the laptop set of CIRCO val (seed 3, 1 distractors): 4 images" in bench.notes[0]
+    assert "not the benchmark's figures" in bench.notes[0]
+    other = load_benchmark("circo", "val", laptop_set(tmp_path, seed=4), need_images=need_images)
+    assert other.protocol != bench.protocol  # so the two are never compared
+    # test has other references: there the published list is unknown, as without a laptop set
+    write(root, [entry(0, reference_img_id=77, gt_img_ids=None, target_img_id=None)], "test", listed=False)
+    assert load_benchmark("circo", "test", root, need_images=False).protocol.gallery == "unknown"
+    write(root, [entry(0)])  # the published list goes first
+    assert load_benchmark("circo", "val", root).protocol.gallery == f"image list {LIST.rpartition('/')[2]}"
+
+
+def test_pictures_of_the_laptop_set_that_are_gone_are_named_by_its_list(tmp_path):
+    root = laptop_set(tmp_path)
+    (root / IMAGES / "000000000012.jpg").unlink()
+    with pytest.raises(InputError, match=r"1 of the 4 images that .*laptop_set\.json lists .*000000000012"):
+        load_benchmark("circo", "val", root)
+    bench = load_benchmark("circo", "val", root, missing="leave-out")
+    assert bench.gallery == (10, 30, 31) and bench.protocol.missing_images == 1
+    assert bench.protocol.gallery == "laptop set of CIRCO val (seed 3, 1 distractors)"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"seed": None}, "'seed' must be a whole number"),
+        ({"distractors": True}, "'distractors' must be a whole number"),
+        ({"image_ids": []}, "'image_ids' must be a list of whole numbers, one or more"),
+        ({"image_ids": ["10"]}, "'image_ids' must be a list of whole numbers"),
+        ({"image_ids": [10, 10, 30, 31]}, "'image_ids' repeats an image"),
+        ({"image_ids": [10, 30]}, r"gt_img_ids 31 is not in the gallery \(2 images, laptop set"),
+    ],
+)
+def test_a_bad_list_of_the_laptop_set(tmp_path, change, expected):
+    with pytest.raises(InputError, match=expected):
+        load_benchmark("circo", "val", laptop_set(tmp_path, **change), need_images=False)
+
+
 def test_annotations_alone_are_enough_without_images(tmp_path):
     root = write(tmp_path, [entry(0)], listed=False, files=())
     bench = load_benchmark("circo", "val", root, need_images=False)

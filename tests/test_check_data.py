@@ -12,8 +12,11 @@ from pathlib import Path, PurePosixPath
 import pytest
 from PIL import Image
 
+from cir_utils.benchmarks import BENCHMARKS, load_benchmark
 from cir_utils.errors import InputError
-from data_scripts.check_data import COCO_IMAGES, COCO_LIST, LAPTOP_LIST, check, find_pictures, look, main
+from cir_utils.layouts.circo import IMAGE_LIST, IMAGES, LAPTOP_LIST
+from cir_utils.layouts.common import find_pictures
+from data_scripts.check_data import PUBLISHED, check, look, main
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -84,7 +87,7 @@ def circo(root, **change):
     } | change
     put(
         root,
-        {"annotations/val.json": [row]} | {f"{COCO_IMAGES}/{i:012d}.jpg": JPEG for i in (1, 2, 3, 4, 5)},
+        {"annotations/val.json": [row]} | {f"{IMAGES}/{i:012d}.jpg": JPEG for i in (1, 2, 3, 4, 5)},
     )
 
 
@@ -120,29 +123,30 @@ def test_deleted_reference_target_and_distractor_are_told_by_role(tmp_path):
     assert found["dress", "target"] == found["toptee", "reference"] == {"present": 2}
     assert (report.queries, report.queries_left) == (6, 4)
     said = report.text()
-    assert "missing: Da.jpg (reference)" in said and "2 of 6 queries lack a picture" in said
-    assert "1 empty caption(s) of dress" in said and said.endswith("=> usable but incomplete")
+    assert "missing: images/Da.jpg (reference)" in said and "2 of 6 queries lack a picture" in said
+    assert "3 queries have one empty caption" in said and said.endswith("=> usable but incomplete")
 
 
 def test_files_that_are_no_pictures_are_told_as_such(tmp_path):
     fashioniq(tmp_path)
-    pictures = tmp_path / "images" / "dress"
-    (pictures / "Da.jpg").write_bytes(b"")
-    (pictures / "Db.jpg").write_bytes(b"<!DOCTYPE html><title>404</title>")
-    (pictures / "Dd.jpg").write_bytes(image_bytes(size=(64, 64))[:-700])
-    (pictures / "De.jpg").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    pictures = tmp_path / "images"
+    (pictures / "dress/Da.jpg").write_bytes(b"")
+    (pictures / "shirt/Sc.jpg").write_bytes(b"<!DOCTYPE html><title>404</title>")
+    (pictures / "dress/Dd.jpg").write_bytes(image_bytes(size=(64, 64))[:-700])
+    (pictures / "dress/De.jpg").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     report = check("mini-fashioniq", "val", tmp_path)
     assert report.code == 3
     assert {fault.name: fault.state for fault in report.faults} == {
         "Da": "empty",
-        "Db": "unreadable",
         "Dd": "unreadable",
         "De": "unreadable",
+        "Sc": "unreadable",
     }
     why = {fault.name: fault.why for fault in report.faults}
-    assert "HTML" in why["Db"] and "damaged or incomplete" in why["Dd"] and "LFS" in why["De"]
-    assert counted(report)["dress", "reference"] == {"empty": 1, "unreadable": 1}
-    assert counted(report)["dress", "target"] == {"unreadable": 1, "present": 1}
+    assert "HTML" in why["Sc"] and "damaged or incomplete" in why["Dd"] and "LFS" in why["De"]
+    assert counted(report)["dress", "reference"] == {"empty": 1, "present": 1}
+    assert counted(report)["shirt", "target"] == {"unreadable": 1, "present": 1}
+    assert counted(report)["dress", "distractor"] == {"unreadable": 2}
     assert "delete the empty and unreadable files" in report.text()
 
 
@@ -226,13 +230,17 @@ def test_circo_gallery_is_the_list_the_laptop_set_or_the_folder(tmp_path):
     circo(tmp_path, semantic_aspects=["addition"])
     report = check("mini-circo", "val", tmp_path)
     assert report.code == 0 and report.gallery == 5 and "what lies in" in report.text()
-    put(tmp_path, {LAPTOP_LIST: {"image_ids": [1, 2, 3, 4]}})
+    put(tmp_path, {LAPTOP_LIST: {"seed": 0, "distractors": 1, "image_ids": [1, 2, 3, 4]}})
     report = check("mini-circo", "val", tmp_path)
-    assert report.code == 0 and report.gallery == 4 and "laptop set" in report.text()
-    put(tmp_path, {str(COCO_LIST): {"images": [{"id": i} for i in (1, 2, 3, 4, 6)]}})
+    assert (
+        report.code == 0
+        and report.gallery == 4
+        and "the laptop set of CIRCO val (seed 0, 1 distractors): 4 images" in report.text()
+    )
+    put(tmp_path, {str(IMAGE_LIST): {"images": [{"id": i} for i in (1, 2, 3, 4, 6)]}})
     report = check("mini-circo", "val", tmp_path)
     assert report.code == 3 and report.gallery == 5
-    assert [(fault.name, fault.roles) for fault in report.faults] == [("000000000006.jpg", ("distractor",))]
+    assert [(fault.name, fault.roles) for fault in report.faults] == [("6", ("distractor",))]
 
 
 def test_part_of_a_published_benchmark_is_said_to_be_a_part(tmp_path):
@@ -240,11 +248,11 @@ def test_part_of_a_published_benchmark_is_said_to_be_a_part(tmp_path):
     report = check("circo", "val", tmp_path)
     assert report.code == 3
     assert report.incomplete == [
-        "1 queries where the published val has 220",
-        "5 pictures in the gallery where the published val has 123,403",
+        "1 queries where the published val split has 220",
+        "5 pictures in the gallery where the published val split has 123,403",
     ]
-    put(tmp_path, {LAPTOP_LIST: {"image_ids": [1, 2, 3]}})  # a sample on purpose
-    assert check("circo", "val", tmp_path).incomplete == ["1 queries where the published val has 220"]
+    put(tmp_path, {LAPTOP_LIST: {"seed": 0, "distractors": 0, "image_ids": [1, 2, 3]}})  # a sample on purpose
+    assert check("circo", "val", tmp_path).incomplete == ["1 queries where the published val split has 220"]
 
 
 def test_splits_without_public_answers_need_none(tmp_path):
@@ -263,7 +271,7 @@ def test_splits_without_public_answers_need_none(tmp_path):
     hidden = check("cirr", "test1", tmp_path)
     assert not hidden.unusable and ("", "target") not in hidden.counts and hidden.queries_left == 1
     (what,) = check("cirr", "val", tmp_path).unusable
-    assert "'target_hard' must be a text" in what
+    assert "the field 'target_hard' is missing" in what
 
 
 MEMBERS = [f"dev-{i}-0-img0" for i in range(6)]
@@ -272,19 +280,19 @@ MEMBERS = [f"dev-{i}-0-img0" for i in range(6)]
 @pytest.mark.parametrize(
     "make, change, said",
     [
-        (cirr, {"target_hard": "dev-99-0-img0"}, "must be among the six 'members'"),
+        (cirr, {"target_hard": "dev-99-0-img0"}, "target_hard 'dev-99-0-img0' is not in the gallery"),
         (
             cirr,
             {"img_set": {"members": [*MEMBERS[:5], "dev-99-0-img0"]}},
-            "member dev-99-0-img0 is not in the",
+            "members 'dev-99-0-img0' is not in the gallery",
         ),
-        (cirr, {"img_set": {"members": MEMBERS[:5]}}, "six different pictures"),
-        (cirr, {"target_hard": "dev-0-0-img0"}, "has its reference as a target"),
+        (cirr, {"img_set": {"members": MEMBERS[:5]}}, "must hold 6 different names as 'members'"),
+        (cirr, {"target_hard": "dev-0-0-img0"}, "target_hard dev-0-0-img0 is the reference itself"),
         (cirr, {"pairid": "12"}, "'pairid' must be a whole number, not '12'"),
         (cirr, {"caption": None}, "'caption' must be a text"),
-        (circo, {"gt_img_ids": [2, 2]}, "repeat nothing"),
-        (circo, {"gt_img_ids": ["2", "3"]}, "list of whole numbers"),
-        (circo, {"target_img_id": 4}, "must hold 'target_img_id'"),
+        (circo, {"gt_img_ids": [2, 2]}, "'gt_img_ids' repeats an image"),
+        (circo, {"gt_img_ids": ["2", "3"]}, "'gt_img_ids' must be a list of whole numbers"),
+        (circo, {"target_img_id": 4}, "target_img_id 4 is not in gt_img_ids"),
         (circo, {"id": True}, "'id' must be a whole number, not True"),
     ],
 )
@@ -299,11 +307,16 @@ def test_target_outside_the_gallery_is_unusable(tmp_path):
     listing = tmp_path / "image_splits/split.shirt.val.json"
     put(tmp_path, {"image_splits/split.shirt.val.json": ["Sa", "Sb", "Sd", "Se"]})
     report = check("mini-fashioniq", "val", tmp_path)
-    assert report.code == 2 and "shirt/1, target Sc is not in the gallery" in report.unusable[0]
+    assert (
+        report.code == 2
+        and "(query shirt/1): target 'Sc' is not in the gallery of shirt" in report.unusable[0]
+    )
     listing.write_bytes(b'["Sa\xff"]')
     assert "UTF-8" in check("mini-fashioniq", "val", tmp_path).unusable[0]
     listing.unlink()
     (what,) = check("mini-fashioniq", "val", tmp_path).unusable
+    assert str(listing) in what and "git checkout" in what  # mini benchmarks are shipped
+    (what,) = check("fashioniq", "val", tmp_path).unusable
     assert str(listing) in what and "fetch_data" in what
 
 
@@ -311,7 +324,7 @@ def test_repeated_query_and_paths_that_leave_the_folder_are_unusable(tmp_path):
     cirr(tmp_path)
     captions = tmp_path / "cirr/captions/cap.rc2.val.json"
     captions.write_text(json.dumps(json.loads(captions.read_text()) * 2))
-    assert "query 12 occurs twice" in check("mini-cirr", "val", tmp_path).unusable[0]
+    assert "query pairid 12 was already used by entry 0" in check("mini-cirr", "val", tmp_path).unusable[0]
     cirr(tmp_path, folder="../dev")
     assert "expected a relative path" in check("mini-cirr", "val", tmp_path).unusable[0]
 
@@ -323,8 +336,52 @@ def test_no_query_left_is_unusable(tmp_path):
     assert report.code == 2 and report.unusable == ["no query has all its pictures"]
 
 
+def test_category_without_a_query_left_is_unusable_as_the_loader_finds(tmp_path):
+    fashioniq(tmp_path, "images")
+    (tmp_path / "images" / "Sb.jpg").unlink()  # in both queries of shirts
+    report = check("mini-fashioniq", "val", tmp_path)
+    assert report.code == 2 and report.unusable == ["no query of shirt has all its pictures"]
+    with pytest.raises(InputError, match="no query of shirt can be answered"):
+        load_benchmark("mini-fashioniq", "val", tmp_path, missing="leave-out")
+
+
+def test_odd_names_in_cocos_folder_are_refused_as_the_loader_refuses_them(tmp_path):
+    circo(tmp_path)
+    put(tmp_path, {f"{IMAGES}/holiday.jpg": JPEG})
+    with pytest.raises(InputError, match="holiday.jpg: expected a name of twelve digits"):
+        load_benchmark("mini-circo", "val", tmp_path)
+    report = check("mini-circo", "val", tmp_path)
+    assert report.code == 2 and "holiday.jpg: expected a name of twelve digits" in report.unusable[0]
+
+
+@pytest.mark.parametrize(
+    "module, arguments",
+    [
+        ("check_data", ["mini-fashioniq", "--split", "val", "--root", "."]),
+        ("fetch_data", []),
+    ],
+)
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_reader_that_goes_away_gives_no_traceback(tmp_path, module, arguments, buffered):
+    """As with `| head -1`: the pipe is closed before, or while, the report is written."""
+    fashioniq(tmp_path)
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", f"data_scripts.{module}", *arguments],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": buffered},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    os.close(writing)
+    assert done.stderr == "" and done.returncode == 1
+
+
 def test_unknown_names_list_the_choices(tmp_path):
-    with pytest.raises(InputError, match="choose circo, cirr, fashioniq, mini-circo"):
+    with pytest.raises(InputError, match="choose mini-circo, circo, mini-cirr, cirr"):
         check("coco", "val", tmp_path)
     with pytest.raises(InputError, match="choose val, test1"):
         check("cirr", "test", tmp_path)
@@ -339,7 +396,7 @@ def test_script_prints_the_report_and_returns_its_code(tmp_path, capsys):
     assert main(arguments) == 0
     (tmp_path / "images/dress/De.jpg").unlink()
     assert main(arguments) == 3
-    assert "missing: De.jpg (distractor)" in capsys.readouterr().out
+    assert "missing: images/De.jpg (distractor)" in capsys.readouterr().out
     assert main([*arguments[:-1], str(tmp_path / "nowhere")]) == 2
     assert main(["nothing", "--split", "val"]) == 2
     error = capsys.readouterr().err
@@ -400,16 +457,30 @@ def test_published_counts(real_annotations, name, split, queries, counts, empty)
     assert report.queries == queries
     assert {key: sum(states.values()) for key, states in report.counts.items()} == counts
     assert {state for states in counted(report).values() for state in states} == {"missing"}
-    assert report.unusable == ["no query has all its pictures"] and report.code == 2
+    categories = {category for category, _ in counts}
+    assert report.unusable == [
+        f"no query{f' of {category}' if category else ''} has all its pictures"
+        for category in sorted(categories)
+    ]
+    assert report.code == 2
     if name != "circo":  # its image list is not among the files
         assert report.incomplete == []
         assert (
             report.gallery
             == {"cirr val": 2297, "cirr test1": 2315, "fashioniq val": 15_415}[f"{name} {split}"]
         )
-    assert sum(int(note.split()[0]) for note in report.notes if "empty caption" in note) == empty
+    assert sum(int(note.split()[0]) for note in report.notes if "empty" in note) == empty
 
 
 def test_published_cirr_is_read_with_and_without_its_level(real_annotations):
     above, inside = (check("cirr", "val", real_annotations / part) for part in ("", "cirr"))
     assert above.counts == inside.counts and above.queries == 4181
+
+
+def test_published_sizes_are_those_of_the_loaders():
+    """One number for the queries of a split: a note of the loader, a line of the check."""
+    sums = {
+        name: {split: sum(queries for queries, _ in parts.values()) for split, parts in splits.items()}
+        for name, splits in PUBLISHED.items()
+    }
+    assert sums == {name: entry.queries for name, entry in BENCHMARKS.items() if not entry.shipped}

@@ -16,8 +16,9 @@ from PIL import Image
 from cir_utils.benchmarks import load_benchmark
 from cir_utils.errors import InputError
 from cir_utils.files import verify_manifest
+from cir_utils.layouts.circo import IMAGE_LIST, IMAGES, LAPTOP_LIST, file_name
 from data_scripts import check_data, fetch_data
-from data_scripts.check_data import COCO_IMAGES, COCO_LIST, LAPTOP_LIST, PUBLISHED, coco_name
+from data_scripts.check_data import PUBLISHED
 from data_scripts.fetch_data import (
     FetchFailed,
     Gone,
@@ -298,13 +299,13 @@ def coco(server, monkeypatch):
     annotations = json.dumps(QUERIES).encode()
     server.files["val.json"] = annotations
     server.files["info.zip"] = zipped(
-        {f"annotations/{COCO_LIST.name}": json.dumps({"images": [{"id": i} for i in IDS]})}
+        {f"annotations/{IMAGE_LIST.name}": json.dumps({"images": [{"id": i} for i in IDS]})}
     )
     for i in IDS:
-        server.files[f"one/{coco_name(i)}"] = picture(i)
+        server.files[f"one/{file_name(i)}"] = picture(i)
     server.files["all.zip"] = zipped(
         {"unlabeled2017/": b"", "../evil.jpg": b"x"}
-        | {f"unlabeled2017/{coco_name(i)}": picture(i) for i in IDS}
+        | {f"unlabeled2017/{file_name(i)}": picture(i) for i in IDS}
     )
     sha = hashlib.sha256(annotations).hexdigest()
 
@@ -318,7 +319,7 @@ def coco(server, monkeypatch):
             Remote("annotations/val.json", server.address + "val.json", len(annotations), sha),
         ),
         "circo-laptop": source(
-            "circo-laptop", info, Remote(f"{COCO_IMAGES}/{{image}}", server.address + "one/{image}")
+            "circo-laptop", info, Remote(f"{IMAGES}/{{image}}", server.address + "one/{image}")
         ),
         "coco-unlabeled": source(
             "coco-unlabeled", info, Remote("downloads/all.zip", server.address + "all.zip")
@@ -346,14 +347,16 @@ def test_laptop_set_holds_what_the_queries_need_and_a_sample(coco, tmp_path, cap
         set(record["image_ids"])
     )
     assert record["distractors"] == 12 and record["not_to_be_had"] == []
-    pictures = root / COCO_IMAGES
-    assert sorted(path.name for path in pictures.iterdir()) == [coco_name(i) for i in record["image_ids"]]
-    assert all((pictures / coco_name(i)).read_bytes() == picture(i) for i in record["image_ids"])
+    pictures = root / IMAGES
+    assert sorted(path.name for path in pictures.iterdir()) == [file_name(i) for i in record["image_ids"]]
+    assert all((pictures / file_name(i)).read_bytes() == picture(i) for i in record["image_ids"])
     assert len(verify_manifest(root)) == 19
     assert record["bytes"] == sum(path.stat().st_size for path in pictures.iterdir())
     assert "=> complete" in capsys.readouterr().out
     loaded = load_benchmark("circo", "val", root)
     assert list(loaded.gallery) == record["image_ids"] and len(loaded.queries) == 3
+    assert loaded.protocol.gallery == "laptop set of CIRCO val (seed 0, 12 distractors)"
+    assert loaded.protocol.gallery_size == 19
 
     before = len(coco.log)
     assert laptop(root) == 0 and len(coco.log) == before  # all there: nothing was asked for
@@ -370,18 +373,18 @@ def test_smaller_sample_is_part_of_the_larger():
 
 
 def test_laptop_set_survives_a_cut_and_goes_on(coco, tmp_path):
-    name = f"one/{coco_name(1011)}"
+    name = f"one/{file_name(1011)}"
     coco.plans[name] = ["cut:500"] + ["503"] * fetch_data.ATTEMPTS
     assert laptop(tmp_path) == 1  # said on one line; nothing claims to be whole
     assert not (tmp_path / LAPTOP_LIST).exists()
     assert laptop(tmp_path) == 0
     assert coco.ranges(name)[-1] == "bytes=500-"
-    assert coco.ranges(f"one/{coco_name(1000)}") == [None]
+    assert coco.ranges(f"one/{file_name(1000)}") == [None]
 
 
 def test_distractor_that_is_gone_is_left_out_and_told(coco, tmp_path):
     first = fetch_data.choose_distractors(IDS, sorted(NEEDED), 1, seed=0)[0]
-    coco.plans[f"one/{coco_name(first)}"] = ["404"]
+    coco.plans[f"one/{file_name(first)}"] = ["404"]
     assert laptop(tmp_path) == 0
     record = chosen(tmp_path)
     assert record["not_to_be_had"] == [first] and first not in record["image_ids"]
@@ -389,10 +392,10 @@ def test_distractor_that_is_gone_is_left_out_and_told(coco, tmp_path):
 
 
 def test_needed_picture_that_is_gone_makes_the_set_incomplete(coco, tmp_path, capsys):
-    coco.plans[f"one/{coco_name(1010)}"] = ["html"] * 2
+    coco.plans[f"one/{file_name(1010)}"] = ["html"] * 2
     assert laptop(tmp_path) == 3
     out = capsys.readouterr().out
-    assert f"missing: {COCO_IMAGES}/{coco_name(1010)} (target)" in out
+    assert f"missing: {IMAGES}/{file_name(1010)} (target)" in out
     assert "1 of 3 queries lack a picture" in out
 
 
@@ -407,14 +410,14 @@ def test_laptop_set_stays_below_its_size(coco, tmp_path, monkeypatch):
 def test_broken_server_ends_the_run_instead_of_an_empty_set(coco, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fetch_data, "MOST_GONE", 2)
     for i in IDS:
-        coco.plans[f"one/{coco_name(i)}"] = ["html"] * 2
+        coco.plans[f"one/{file_name(i)}"] = ["html"] * 2
     assert laptop(tmp_path) == 1
     assert "3 pictures are not to be had" in capsys.readouterr().err
 
 
 def test_laptop_set_keeps_out_of_the_full_folder(coco, tmp_path, capsys):
-    (tmp_path / COCO_LIST).parent.mkdir(parents=True)
-    (tmp_path / COCO_LIST).write_text("{}")
+    (tmp_path / IMAGE_LIST).parent.mkdir(parents=True)
+    (tmp_path / IMAGE_LIST).write_text("{}")
     assert laptop(tmp_path) == 2
     assert "folder of its own" in capsys.readouterr().err
 
@@ -423,14 +426,14 @@ def test_full_coco_is_unpacked_verified_and_its_archive_removed(coco, tmp_path, 
     arguments = ["coco-unlabeled", "--root", str(tmp_path)]
     assert fetch_data.main(arguments) == 0
     assert "=> complete" in capsys.readouterr().out
-    pictures = tmp_path / COCO_IMAGES
-    assert sorted(path.name for path in pictures.iterdir()) == [coco_name(i) for i in IDS]
-    assert (pictures / coco_name(1007)).read_bytes() == picture(1007)
+    pictures = tmp_path / IMAGES
+    assert sorted(path.name for path in pictures.iterdir()) == [file_name(i) for i in IDS]
+    assert (pictures / file_name(1007)).read_bytes() == picture(1007)
     assert left(tmp_path / "downloads") == ["info.zip"] and not list(tmp_path.rglob("evil.jpg"))
     assert len(load_benchmark("circo", "val", tmp_path).gallery) == 40
     before = len(coco.log)
     assert fetch_data.main(arguments) == 0 and len(coco.log) == before
-    (pictures / coco_name(1007)).unlink()  # one is gone: the archive is needed again
+    (pictures / file_name(1007)).unlink()  # one is gone: the archive is needed again
     assert fetch_data.main(arguments) == 0 and coco.ranges("all.zip") == [None, None]
 
 
@@ -440,8 +443,8 @@ def test_damaged_archive_is_thrown_away(coco, tmp_path, capsys):
     coco.files["all.zip"] = whole[:middle] + b"????" + whole[middle + 4 :]
     assert fetch_data.main(["coco-unlabeled", "--root", str(tmp_path)]) == 1
     assert "damaged (Bad CRC-32" in capsys.readouterr().err
-    assert not (tmp_path / "downloads/all.zip").exists() and not (tmp_path / COCO_LIST).exists()
-    assert not (tmp_path / COCO_IMAGES / coco_name(1020)).exists()
+    assert not (tmp_path / "downloads/all.zip").exists() and not (tmp_path / IMAGE_LIST).exists()
+    assert not (tmp_path / IMAGES / file_name(1020)).exists()
     coco.files["all.zip"] = whole
     assert fetch_data.main(["coco-unlabeled", "--root", str(tmp_path)]) == 0
 
@@ -453,7 +456,7 @@ def test_small_disk_is_told_before_the_download(coco, tmp_path, monkeypatch, cap
 
 
 def test_short_image_list_is_refused(coco, session, tmp_path):
-    coco.files["info.zip"] = zipped({f"a/{COCO_LIST.name}": json.dumps({"images": [{"id": 1}]})})
+    coco.files["info.zip"] = zipped({f"a/{IMAGE_LIST.name}": json.dumps({"images": [{"id": 1}]})})
     listing = Remote("info.zip", coco.address + "info.zip")
     with pytest.raises(InputError, match="lists 1 images where 40 are published"):
         fetch_data._coco_ids(listing, tmp_path, session)

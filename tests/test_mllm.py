@@ -188,6 +188,30 @@ def test_verdicts_equal_the_library_alone(library, mllm, pictures):
             assert found.prompt_tokens == inputs["input_ids"].shape[1]
 
 
+@pytest.mark.parametrize("shares", [True, False])
+def test_turned_and_transparent_pictures_are_seen_as_a_person_sees_them(folder, tmp_path, shares):
+    """By both ways into the model: a picture with an orientation tag or transparency gives the verdicts of
+    the picture that a person sees, not those of its raw pixels."""
+    raw = Image.new("RGB", (64, 48), "white")
+    raw.paste("red", (0, 0, 24, 48))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    raw.save(tmp_path / "raw.png")
+    raw.save(tmp_path / "tagged.png", exif=exif)
+    raw.transpose(Image.Transpose.ROTATE_270).save(tmp_path / "turned.png")
+    clear = Image.new("RGBA", (64, 48), (0, 0, 0, 0))
+    clear.paste((255, 0, 0, 255), (0, 0, 24, 48))
+    clear.save(tmp_path / "clear.png")
+    model = LocalMLLM(folder)
+    model.shares_prefix = shares
+    p = {
+        name: model.verify([VerifyItem((tmp_path / f"{name}.png",), "true or false: ", ("it is red",))])[0][0]
+        for name in ("raw", "tagged", "turned", "clear")
+    }
+    assert p["tagged"] == pytest.approx(p["turned"], abs=1e-7) and abs(p["raw"] - p["turned"]) > 1e-5
+    assert p["clear"] == pytest.approx(p["raw"], abs=1e-7)  # transparency is white
+
+
 def test_models_of_other_families_take_the_processor_path(folder, mllm, pictures):
     """The same model, told that it cannot share: all goes through the processor, with the same results."""
     other = LocalMLLM(folder)

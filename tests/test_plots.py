@@ -25,6 +25,7 @@ from cir_utils.plots import (
     slope_chart,
     weight_triangle,
 )
+from cir_utils.report import thumbnail_address
 
 PICTURES = [Image.new("RGB", (112, 112), (20 * i, 120, 255 - 20 * i)) for i in range(12)]
 
@@ -226,3 +227,23 @@ def test_alternative_text_reaches_the_html_page(tmp_path):
 def test_impossible_figures_raise(draw, said):
     with pytest.raises(InputError, match=said):
         draw()
+
+
+def test_galleries_show_turned_and_transparent_pictures_as_models_see_them(tmp_path):
+    """Figures and the report's thumbnails go through the one loader: upright, transparency on white."""
+    raw = Image.new("RGB", (64, 48), "white")
+    raw.paste("red", (0, 0, 8, 48))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    raw.save(tmp_path / "tagged.png", exif=exif)
+    raw.transpose(Image.Transpose.ROTATE_270).save(tmp_path / "turned.png")
+    clear = Image.new("RGBA", (64, 48), (0, 0, 0, 0))
+    clear.paste((255, 0, 0, 255), (0, 0, 8, 48))
+    clear.save(tmp_path / "clear.png")
+    raw.save(tmp_path / "raw.png")
+    for seen, same in (("tagged", "turned"), ("clear", "raw")):
+        first, second = (tmp_path / f"{name}.png" for name in (seen, same))
+        assert np.array_equal(plots._thumbnail(first), plots._thumbnail(second))
+        assert thumbnail_address(first) == thumbnail_address(second)
+    assert plots._thumbnail(tmp_path / "tagged.png").shape == (64, 48, 3)
+    assert thumbnail_address(tmp_path / "tagged.png") != thumbnail_address(tmp_path / "raw.png")

@@ -271,6 +271,8 @@ def test_text_for_the_terminal() -> None:
     assert protocol_line(protocol) == (
         "circo val, 220 queries, gallery unknown, reference kept, text: relative caption, 3 images missing"
     )
+    protocol |= {"gallery_size": 5121, "gallery": "laptop set of CIRCO val (seed 0, 4,000 distractors)"}
+    assert "gallery 5,121 (laptop set of CIRCO val (seed 0, 4,000 distractors))," in protocol_line(protocol)
     assert (
         pad("| a | b |\n| --- | ---: |\n| long | 1 |\n") == "| a    |   b |\n| ---- | --: |\n| long |   1 |"
     )

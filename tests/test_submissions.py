@@ -101,6 +101,18 @@ def test_every_broken_rule_of_circo_is_named(
     assert any(error.startswith(message) for error in errors), errors
 
 
+def test_images_of_no_gallery_are_named_where_the_image_list_is_there(circo: tuple[Table, Benchmark]) -> None:
+    table, bench = circo
+    known = replace(bench, gallery=tuple(sorted({image for row in table.values() for image in row})))
+    assert find_faults(table, known).valid and find_faults(table, known).notes == []
+    foreign = max(known.gallery) + 1
+    broken = table | {"130": [*table["130"][:7], foreign, *table["130"][8:]]}
+    assert find_faults(broken, known).errors == [
+        f"1 times a listed image is not in the gallery (query 130: {foreign})"
+    ]
+    assert find_faults(broken, bench).valid  # without the list nobody can know, and the notes say so
+
+
 @pytest.fixture(scope="module")
 def cirr(real_annotations: Path) -> tuple[dict[str, Table], Benchmark]:
     root = real_annotations / "cirr"

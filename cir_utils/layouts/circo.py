@@ -1,4 +1,8 @@
-"""CIRCO's layout and fields: github.com/miccunifi/CIRCO (Baldrati et al., ICCV 2023)."""
+"""CIRCO's layout and fields: github.com/miccunifi/CIRCO (Baldrati et al., ICCV 2023).
+
+The gallery is COCO's published image list. A folder may hold a sample of it instead, the laptop set, whose
+pictures ``laptop_set.json`` names (`data_scripts/fetch_data.py` writes it): then the protocol says so.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,9 @@ from cir_utils.layouts.common import (
     without_missing,
 )
 
+#: The sample of the gallery for a laptop: how its name begins in the protocol, the file that lists its
+#: pictures, and the split whose references and ground truths are all among them.
+LAPTOP, LAPTOP_LIST, LAPTOP_SPLIT = "laptop set", "laptop_set.json", "val"
 IMAGES = Path("COCO2017_unlabeled") / "unlabeled2017"
 IMAGE_LIST = Path("COCO2017_unlabeled") / "annotations" / "image_info_unlabeled2017.json"
 
@@ -42,7 +49,7 @@ def read(name: str, split: str, root: Path, need_images: bool, options: Options)
             f"annotation file {path}: query {first} lacks 'gt_img_ids' while others have it; {mend}"
         )
 
-    gallery, origin, notes = _gallery(root, need_images, mend)
+    gallery, origin, notes = _gallery(root, split, need_images, mend)
     known = set(gallery)
     for query in queries if gallery else ():
         for field_name, images in (("reference_img_id", (query.reference,)), ("gt_img_ids", query.targets)):
@@ -59,8 +66,9 @@ def read(name: str, split: str, root: Path, need_images: bool, options: Options)
         found = find_pictures([folder], {image: PurePosixPath(file_name(image)) for image in gallery})
         missing = {image for image in gallery if image not in found}
         first_missing = file_name(min(missing, default=0))
+        listing = root / (LAPTOP_LIST if origin.startswith(LAPTOP) else IMAGE_LIST)
         what = (
-            f"{len(missing)} of the {len(gallery)} images that {root / IMAGE_LIST} lists are not in {folder} "
+            f"{len(missing)} of the {len(gallery)} images that {listing} lists are not in {folder} "
             f"(first: {first_missing})"
         )
         queries, more = without_missing(queries, missing, options.missing, what, mend)
@@ -88,7 +96,9 @@ def read(name: str, split: str, root: Path, need_images: bool, options: Options)
             empty_texts=empty,
         ),
         notes=notes,
-        locate=lambda image: found.get(image, folder / file_name(image)),
+        place=lambda image: PurePosixPath(file_name(image)),
+        folders=(folder,),
+        found=found,
         annotations=(path,),
     )
 
@@ -142,11 +152,13 @@ def file_name(image_id: ImageId) -> str:
     return f"{int(image_id):012d}.jpg"
 
 
-def _gallery(root: Path, need_images: bool, mend: str) -> tuple[tuple[ImageId, ...], str, tuple[str, ...]]:
+def _gallery(
+    root: Path, split: str, need_images: bool, mend: str
+) -> tuple[tuple[ImageId, ...], str, tuple[str, ...]]:
     """Image ids in rising order, where they come from, and notes.
 
-    The published image list decides. Without it, the files of the image folder do, when images are needed;
-    else the gallery is unknown.
+    The published image list decides; without it, the list of the laptop set. Without either, the files of the
+    image folder do, when images are needed; else the gallery is unknown.
     """
     listing, folder = root / IMAGE_LIST, root / IMAGES
     if listing.is_file():
@@ -163,20 +175,51 @@ def _gallery(root: Path, need_images: bool, mend: str) -> tuple[tuple[ImageId, .
                 raise InputError(f"image list {listing}: id {image} occurs twice; {mend}")
             ids.add(image)
         return tuple(sorted(ids)), f"image list {IMAGE_LIST.name}", ()
+    if split == LAPTOP_SPLIT and (root / LAPTOP_LIST).is_file():
+        return _laptop_set(root / LAPTOP_LIST)
     if not need_images:
         return (
             (),
             "unknown",
             (f"the image list {IMAGE_LIST.name} is absent: image ids are accepted unchecked",),
         )
+    gallery = image_ids(folder)
+    if not gallery:
+        raise InputError(f"no images in {folder}; {mend}")
+    note = f"the gallery is what lies in {IMAGES.name}: {len(gallery)} images, not the published list"
+    return gallery, f"files of {IMAGES.name}", (note,)
+
+
+def image_ids(folder: Path) -> tuple[int, ...]:
+    """The ids of a folder's pictures, in rising order; none when it is absent. :class:`InputError` names a
+    picture that is not called as COCO's are."""
     stems = by_stem(file_names(folder))
     odd = sorted(name for stem, name in stems.items() if not re.fullmatch("[0-9]{12}", stem))
     if odd:
         raise InputError(
             f"image {folder / odd[0]}: expected a name of twelve digits and .jpg; rename or remove it"
         )
-    if not stems:
-        raise InputError(f"no images in {folder}; {mend}")
-    gallery = tuple(sorted(int(stem) for stem in stems))
-    note = f"the gallery is what lies in {IMAGES.name}: {len(gallery)} images, not the published list"
-    return gallery, f"files of {IMAGES.name}", (note,)
+    return tuple(sorted(int(stem) for stem in stems))
+
+
+def _laptop_set(listing: Path) -> tuple[tuple[ImageId, ...], str, tuple[str, ...]]:
+    """The pictures of the laptop set in rising order, its name with seed and number of distractors, and a
+    note: figures on it are not those of the published gallery."""
+    table = read_json(listing, "list of the laptop set")
+    mend = "fetch the set again with `python -m data_scripts.fetch_data circo-laptop`"
+    where = f"list of the laptop set {listing}"
+    require(table, ("seed", "distractors", "image_ids"), where, mend)
+    for key in ("seed", "distractors"):
+        if not is_whole(table[key]):
+            raise InputError(f"{where}: {key!r} must be a whole number, not {table[key]!r:.40}; {mend}")
+    ids = table["image_ids"]
+    if not isinstance(ids, list) or not ids or not all(map(is_whole, ids)):
+        raise InputError(f"{where}: 'image_ids' must be a list of whole numbers, one or more; {mend}")
+    if len(set(ids)) < len(ids):
+        raise InputError(f"{where}: 'image_ids' repeats an image; {mend}")
+    origin = f"{LAPTOP} of CIRCO val (seed {table['seed']}, {table['distractors']:,} distractors)"
+    note = (
+        f"the gallery is the {origin}: {len(ids):,} images, so these are not the benchmark's figures; "
+        f"{listing.name} lists them"
+    )
+    return tuple(sorted(ids)), origin, (note,)

@@ -95,7 +95,9 @@ def read(name: str, split: str, root: Path, need_images: bool, options: Options)
             empty_texts=empty,
         ),
         notes=notes,
-        locate=lambda image: found.get(image) or bases[0] / places[image],
+        place=places.__getitem__,
+        folders=tuple(bases),
+        found=found,
         annotations=(path, listing),
     )
 

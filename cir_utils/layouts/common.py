@@ -135,9 +135,7 @@ def without_missing(
         return tuple(queries), ()
     if options_missing == "stop":
         raise InputError(f"{what}; {mend}; or go on without them: --missing leave-out")
-    kept = tuple(
-        query for query in queries if missing.isdisjoint((query.reference, *query.targets, *query.members))
-    )
+    kept = tuple(query for query in queries if missing.isdisjoint(query.pictures))
     if not kept:
         raise InputError(f"{what}, and no query can be answered without them; {mend}")
     note = (

@@ -54,7 +54,7 @@ def read(name: str, split: str, root: Path, need_images: bool, options: Options)
     missing: set[ImageId] = set()
     notes: tuple[str, ...] = ()
     if need_images:
-        found = find_pictures(folders, {image: PurePosixPath(f"{image}.jpg") for image in everything})
+        found = find_pictures(folders, {image: file_name(image) for image in everything})
         missing = {image for image in everything if image not in found}
         first_missing = next((image for image in everything if image in missing), "")
         what = (
@@ -94,10 +94,17 @@ def read(name: str, split: str, root: Path, need_images: bool, options: Options)
             empty_texts=empty,
         ),
         notes=notes,
-        locate=lambda image: found.get(image) or folders[0] / f"{image}.jpg",
+        place=file_name,
+        folders=tuple(folders),
+        found=found,
         categories=galleries,
         annotations=tuple(annotations),
     )
+
+
+def file_name(image: ImageId) -> PurePosixPath:
+    """A picture's file as FashionIQ names it."""
+    return PurePosixPath(f"{image}.jpg")
 
 
 def join_captions(captions: tuple[str, str]) -> str:
