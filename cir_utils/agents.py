@@ -177,17 +177,25 @@ class _Outcome(Generic[Value]):
 class Agents:
     """All agents on one MLLM with one prompt set, sharing one cache; ``cost`` adds up over the object's life.
 
-    ``cache`` None keeps answers in memory only.
+    ``cache`` None keeps answers in memory only. ``domain`` ("fashion" or "scene") chooses the wording where
+    the prompt set has several.
     """
 
-    def __init__(self, mllm: MLLM, cache: ResponseCache | None = None, prompt_set: str = "default") -> None:
+    def __init__(
+        self,
+        mllm: MLLM,
+        cache: ResponseCache | None = None,
+        prompt_set: str = "default",
+        domain: str = "",
+    ) -> None:
         self.mllm = mllm
         self.cache = ResponseCache() if cache is None else cache
         self.prompt_set = prompt_set
+        self.domain = domain
         self.cost = Cost()
         self.max_new_tokens = MINI_MAX_NEW_TOKENS if prompt_set == "mini" else MAX_NEW_TOKENS
         self._hash = ImageHashes()
-        self._reask = load_prompt("shared", "reask")
+        self._reask = self._prompt("reask")
 
     # --- captions and descriptions ----------------------------------------------------------------------
 
@@ -420,7 +428,7 @@ class Agents:
     # --- asking -----------------------------------------------------------------------------------------
 
     def _prompt(self, name: str) -> Prompt:
-        return load_prompt(self.prompt_set, name)
+        return load_prompt(self.prompt_set, name, self.domain)
 
     def _ask_text(
         self, prompt: Prompt, values: Sequence[dict[str, Any]], *rest: Any, **more: Any
@@ -531,7 +539,7 @@ class Agents:
         }
         trace: dict[str, Any] = {
             "agent": prompt.name,
-            "prompt": f"{prompt.set}/{prompt.name}",
+            "prompt": prompt.label,
             "prompt_sha256": prompt.sha256,
             "inputs": {**inputs, "images": [Path(image).name for image in images]},
             "attempts": attempts,

@@ -179,12 +179,16 @@ def _shipped(folder: Path) -> str:
 
 
 def _prompts(profile: Profile) -> Check:
-    from cir_utils.prompts import SLOTS, load_prompt
+    from cir_utils.benchmarks import BENCHMARKS
+    from cir_utils.prompts import DOMAINS, SLOTS, load_prompt
 
     def look() -> str:
-        for name in SLOTS:
-            load_prompt(profile.prompts, name)
-        return f"{len(SLOTS)} prompts"
+        families = [BENCHMARKS[name].family for name in profile.benchmarks]
+        domains = list(dict.fromkeys(DOMAINS[family] for family in families))
+        for domain in domains:
+            for name in SLOTS:
+                load_prompt(profile.prompts, name, domain)
+        return f"{len(SLOTS)} prompts, worded for {' and '.join(domains)}"
 
     return _try(f"prompts {profile.prompts}", look, "reinstall cir_utils")
 

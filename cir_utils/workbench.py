@@ -29,7 +29,7 @@ from cir_utils.files import MANIFEST, sha256_file, verify_manifest
 from cir_utils.methods import SETTINGS, SettingValue
 from cir_utils.mllm import LocalMLLM
 from cir_utils.profiles import PACKAGE, check_split, default_cache_dir, load_profile
-from cir_utils.prompts import SLOTS, load_prompt
+from cir_utils.prompts import DOMAINS, SLOTS, load_prompt
 from cir_utils.response_cache import ResponseCache
 from cir_utils.scoring import rank_by
 
@@ -149,7 +149,7 @@ class Workbench:
             return self.whole.agents
         with self.stage("loading models"):
             mllm = LocalMLLM(self.mllm_spec, self.device)
-            return Agents(mllm, ResponseCache(self.cache_dir / ANSWERS), self.prompts)
+            return Agents(mllm, ResponseCache(self.cache_dir / ANSWERS), self.prompts, self.domain)
 
     @cached_property
     def gallery_paths(self) -> list[Path]:
@@ -212,6 +212,11 @@ class Workbench:
             sorted(self.place_of[image] for image in self.benchmark.subset(query)) for query in self.queries
         ]
         return torch.tensor(rows, device=self.device)
+
+    @property
+    def domain(self) -> str:
+        """Whose wording of the prompts this benchmark gets: "fashion" or "scene"."""
+        return DOMAINS[self.benchmark.family]
 
     @property
     def texts(self) -> list[str]:
@@ -327,7 +332,8 @@ class Workbench:
             found["encoder"] = self.encoder.describe()
         if "agents" in self.__dict__:
             found["mllm"] = self.agents.mllm.identifier
-            found["prompts"] = {name: load_prompt(self.prompts, name).sha256 for name in SLOTS}
+            prompts = [load_prompt(self.prompts, name, self.domain) for name in SLOTS]
+            found["prompts"] = {prompt.label.partition("/")[2]: prompt.sha256 for prompt in prompts}
             found["prompt_set"] = self.prompts
         return found
 
