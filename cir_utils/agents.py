@@ -21,7 +21,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -178,7 +178,8 @@ class Agents:
     """All agents on one MLLM with one prompt set, sharing one cache; ``cost`` adds up over the object's life.
 
     ``cache`` None keeps answers in memory only. ``domain`` ("fashion" or "scene") chooses the wording where
-    the prompt set has several.
+    the prompt set has several. ``temperature`` and ``seed`` are those of every agent but the dense captioner;
+    ``max_tokens`` those limits of answers that are not the usual ones (see :func:`token_limits`).
     """
 
     def __init__(
@@ -187,13 +188,17 @@ class Agents:
         cache: ResponseCache | None = None,
         prompt_set: str = "default",
         domain: str = "",
+        temperature: float = 0.0,
+        seed: int = 42,
+        max_tokens: Mapping[str, int] | None = None,
     ) -> None:
         self.mllm = mllm
         self.cache = ResponseCache() if cache is None else cache
         self.prompt_set = prompt_set
         self.domain = domain
         self.cost = Cost()
-        self.max_new_tokens = MINI_MAX_NEW_TOKENS if prompt_set == "mini" else MAX_NEW_TOKENS
+        self.temperature, self.seed = temperature, seed
+        self.max_new_tokens = token_limits(prompt_set, max_tokens)
         self._hash = ImageHashes()
         self._reask = self._prompt("reask")
 
@@ -449,7 +454,7 @@ class Agents:
         parse: Callable[[str, str], Parsed[Value]],
         values: Sequence[dict[str, Any]],
         images: Sequence[tuple[Path, ...]] | None = None,
-        temperature: float = 0.0,
+        temperature: float | None = None,
         seeds: Sequence[int] | None = None,
         again: bool = True,
     ) -> list[_Outcome[Value]]:
@@ -462,8 +467,8 @@ class Agents:
                 prompt.fill(**_slots(value)),
                 tuple(map(Path, own)),
                 limit,
-                temperature,
-                seeds[i] if seeds else 42,
+                self.temperature if temperature is None else temperature,
+                seeds[i] if seeds else self.seed,
             )
             for i, (value, own) in enumerate(zip(values, images, strict=True))
         ]
@@ -575,6 +580,14 @@ class Agents:
         return tqdm(
             total=total, desc=agent, unit="call", disable=not sys.stderr.isatty() or not total, leave=False
         )
+
+
+def token_limits(prompt_set: str, chosen: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The most tokens of an answer by agent: what is ``chosen`` for it, else for "other", else the usual
+    limit of agents that are asked with ``prompt_set``."""
+    usual = MINI_MAX_NEW_TOKENS if prompt_set == "mini" else MAX_NEW_TOKENS
+    chosen = chosen or {}
+    return {agent: chosen.get(agent, chosen.get("other", limit)) for agent, limit in usual.items()}
 
 
 def repeats_reference(answer: SelectiveCoT) -> bool:

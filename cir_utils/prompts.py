@@ -74,9 +74,7 @@ class Prompt:
         unknown = [name for name in values if name not in self.slots]
         if missing or unknown:
             fault = f"misses {', '.join(missing)}" if missing else f"has no slot {', '.join(unknown)}"
-            raise InputError(
-                f"prompt {self.label} {fault}; its slots are {', '.join(self.slots) or 'none'}"
-            )
+            raise InputError(f"prompt {self.label} {fault}; its slots are {', '.join(self.slots) or 'none'}")
         if not self.slots:
             return self.text
         pattern = "|".join(re.escape("{" + name + "}") for name in self.slots)
@@ -127,9 +125,7 @@ def load_prompt(set: str, name: str, domain: str = "") -> Prompt:
 def prompt_sets() -> tuple[str, ...]:
     """The names of the installed sets, sorted."""
     folder = files("cir_utils").joinpath("prompts")
-    return tuple(
-        sorted(part.name for part in folder.iterdir() if part.is_dir() and part.name[0] not in "_.")
-    )
+    return tuple(sorted(part.name for part in folder.iterdir() if part.is_dir() and part.name[0] not in "_."))
 
 
 def _as_text(value: str | Sequence[str]) -> str:

@@ -44,7 +44,7 @@ from cir_utils.files import read_json
 from cir_utils.layouts.fashioniq import CATEGORIES
 from cir_utils.methods import SettingValue, load_method
 from cir_utils.metrics import check_permutations, check_queries
-from cir_utils.profiles import PACKAGE
+from cir_utils.profiles import GIVEN, PACKAGE, published_for
 from cir_utils.workbench import MethodOutput, Workbench
 
 FORMAT = 1
@@ -207,6 +207,9 @@ def run_method(
         "settings": dict(settings),
         "overrides": overrides,
         "settings_source": bench.settings_source,
+        "setting_sources": {name: _source(bench, name, overrides) for name in settings},
+        "choices": bench.choices(),
+        "published": published_for(method, bench.benchmark.name),
         "protocol": protocol,
         "cost": cost,
         "counts": output.counts,
@@ -235,6 +238,13 @@ def run_method(
         subsets=output.subsets,
         categories=tuple(query.category for query in bench.queries if query.category),
     )
+
+
+def _source(bench: Workbench, name: str, overrides: Mapping[str, Any]) -> str:
+    """Where the value of a setting comes from."""
+    if name in overrides:
+        return GIVEN
+    return bench.settings_source if name in bench.settings else "default of the method"
 
 
 def measure(

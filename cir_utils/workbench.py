@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from cir_utils.agents import Agents, Cost
+from cir_utils.agents import Agents, Cost, token_limits
 from cir_utils.benchmarks import Benchmark, ImageId, Query, load_benchmark
 from cir_utils.device import resolve_device
 from cir_utils.encoder import LOCAL, ClipEncoder, load_encoder
@@ -28,7 +28,7 @@ from cir_utils.feature_store import image_features, text_features
 from cir_utils.files import MANIFEST, sha256_file, verify_manifest
 from cir_utils.methods import SETTINGS, SettingValue
 from cir_utils.mllm import LocalMLLM
-from cir_utils.profiles import PACKAGE, check_split, default_cache_dir, load_profile
+from cir_utils.profiles import PACKAGE, check_split, choose, default_cache_dir, load_profile
 from cir_utils.prompts import DOMAINS, SLOTS, load_prompt
 from cir_utils.response_cache import ResponseCache
 from cir_utils.scoring import rank_by
@@ -87,6 +87,10 @@ class Workbench:
         device: torch.device,
         cache_dir: Path,
         limit: int | None = None,
+        temperature: float = 0.0,
+        seed: int = 42,
+        max_tokens: Mapping[str, int] | None = None,
+        sources: Mapping[str, str] | None = None,
         whole: Workbench | None = None,
     ) -> None:
         if limit is not None and limit < max(1, len(benchmark.categories)):
@@ -99,6 +103,9 @@ class Workbench:
         self.encoder_spec = encoder
         self.mllm_spec = mllm
         self.prompts = prompts
+        self.temperature, self.seed = temperature, seed
+        self.max_tokens = dict(max_tokens or {})
+        self.sources = dict(sources or {})
         self.settings = dict(settings)
         self.settings_source = settings_source
         self.device = device
@@ -149,7 +156,15 @@ class Workbench:
             return self.whole.agents
         with self.stage("loading models"):
             mllm = LocalMLLM(self.mllm_spec, self.device)
-            return Agents(mllm, ResponseCache(self.cache_dir / ANSWERS), self.prompts, self.domain)
+            return Agents(
+                mllm,
+                ResponseCache(self.cache_dir / ANSWERS),
+                self.prompts,
+                self.domain,
+                temperature=self.temperature,
+                seed=self.seed,
+                max_tokens=self.max_tokens,
+            )
 
     @cached_property
     def gallery_paths(self) -> list[Path]:
@@ -323,6 +338,22 @@ class Workbench:
         """The value that setting ``name`` has here when nobody overrides it."""
         return self.settings.get(name, SETTINGS[name].default)
 
+    def choices(self) -> dict[str, dict[str, Any]]:
+        """What the profile or the caller chose for this run, each with its ``value`` and its ``source``; of
+        models that are folders the name alone."""
+        found = {
+            "encoder": _public(self.encoder_spec),
+            "mllm": _public(self.mllm_spec),
+            "prompts": self.prompts,
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "max_tokens": token_limits(self.prompts, self.max_tokens),
+        }
+        return {
+            name: {"value": value, "source": self.sources.get(name, "the caller")}
+            for name, value in found.items()
+        }
+
     def inputs(self) -> dict[str, Any]:
         """What went into a run: encoder, MLLM and prompts (as far as they were used), and the annotations,
         with their hashes. No paths of this machine."""
@@ -354,15 +385,24 @@ def open_workbench(
     limit: int | None = None,
     encoder: str | None = None,
     mllm: str | None = None,
+    prompts: str | None = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    max_tokens: int | Mapping[str, int] | None = None,
     **options: Any,
 ) -> Workbench:
-    """The workbench of ``benchmark`` under ``profile``; None stands for the profile's choice everywhere.
-    ``options`` are those of :func:`cir_utils.benchmarks.load_benchmark`.
+    """The workbench of ``benchmark`` under ``profile``; None stands for the profile's choice everywhere (see
+    :func:`cir_utils.profiles.choose`). ``options`` are those of
+    :func:`cir_utils.benchmarks.load_benchmark`.
 
     The benchmark is read and checked here, models are loaded when a method asks for them. In a profile of
     shipped data and models, the checksums of what ships are verified first. Raises :class:`InputError` for
     unknown names, missing or damaged files, and a device that is not there."""
     chosen = load_profile(profile)
+    used = choose(
+        chosen, encoder=encoder, mllm=mllm, prompts=prompts, temperature=temperature, seed=seed,
+        max_tokens=max_tokens,
+    )  # fmt: skip
     spec = chosen.benchmark(benchmark)
     split = check_split(spec, split)
     where = resolve_device(device)
@@ -376,9 +416,13 @@ def open_workbench(
     return Workbench(
         load_benchmark(benchmark, split, root or spec.root, **options),
         profile=profile,
-        encoder=encoder or chosen.encoder,
-        mllm=mllm or chosen.mllm,
-        prompts=chosen.prompts,
+        encoder=used.encoder,
+        mllm=used.mllm,
+        prompts=used.prompts,
+        temperature=used.temperature,
+        seed=used.seed,
+        max_tokens=used.max_tokens,
+        sources=used.sources,
         settings=spec.settings,
         settings_source=spec.settings_source,
         device=where,
@@ -390,6 +434,12 @@ def open_workbench(
 def annotation_hashes(benchmark: Benchmark) -> dict[str, str]:
     """The SHA-256 of the annotation files of a benchmark's split, by file name."""
     return {path.name: sha256_file(path) for path in benchmark.annotations}
+
+
+def _public(spec: str) -> str:
+    """A model's name without the machine's folders."""
+    kind, path = (LOCAL, spec.removeprefix(LOCAL)) if spec.startswith(LOCAL) else ("", spec)
+    return kind + Path(path).name if kind or Path(path).is_dir() or path.startswith(("/", ".")) else spec
 
 
 def _first_queries(benchmark: Benchmark, limit: int | None) -> tuple[Query, ...]:
