@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import sys
@@ -250,12 +251,12 @@ def _encoder(profile: Profile) -> Check:
     files = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
     if repo and any(isinstance(try_to_load_from_cache(repo, file), str) for file in files):
         return Check(name, True, "in the local cache")
-    return Check(
-        name,
-        False,
-        "its weights are not in the local cache",
-        f"fetch them: hf download {repo} {files[0]}",
-    )
+    fetch = f"hf download {repo} {files[0]}"
+    if not repo:  # open_clip fetches these by address, into its own cache
+        fetch = (
+            f"python -c \"import open_clip; open_clip.create_model('{architecture}', pretrained='{tag}')\""
+        )
+    return Check(name, False, "its weights are not in the local cache", f"fetch them: {fetch}")
 
 
 def _mllm(profile: Profile) -> Check:
@@ -264,7 +265,11 @@ def _mllm(profile: Profile) -> Check:
     name = f"MLLM {folder.name if shipped else profile.mllm}"
     if shipped or folder.is_dir():
         return _folder(name, folder, "config.json", "*.safetensors", "--mllm")
+    if profile.mllm.startswith(SERVED):
+        return Check(name, True, "served elsewhere: no weights are needed here")
     repo, _, revision = profile.mllm.partition("@")
+    if not re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", repo):
+        return Check(name, False, "neither a folder nor a hub id", "name a folder or owner/name with --mllm")
     missing = _missing_weights(repo, revision or None)
     if not missing:
         return Check(name, True, "in the local cache")

@@ -66,6 +66,22 @@ def refused(result: tuple[int, str, str]) -> str:
     return lines[0]
 
 
+def test_run_takes_other_prompts_and_generation_and_records_them(cir: Run, tmp_path: Path) -> None:
+    options = ("--prompts", "default", "--temperature", "0.5", "--seed", "7", "--max-tokens", "8")
+    code, _, err = cir("run", "sdr-cir", "--limit", "1", "--out", tmp_path / "one", "--json", *options)
+    assert code == 0, err
+    record = load_run(tmp_path / "one").record
+    values = {name: one["value"] for name, one in record["choices"].items()}
+    assert (values["prompts"], values["temperature"], values["seed"]) == ("default", 0.5, 7)
+    assert set(values["max_tokens"].values()) == {8}
+    assert {one["source"] for one in record["choices"].values()} == {"given for this run"}
+    assert record["inputs"]["prompt_set"] == "default"
+    assert record["setting_sources"]["alpha"].startswith(("mini/settings.json", "profiles.toml, mini"))
+    assert "unknown prompt set 'long'" in refused(cir("run", "sdr-cir", "--prompts", "long"))
+    assert "temperature 9 is not valid" in refused(cir("run", "sdr-cir", "--temperature", "9"))
+    assert "max_tokens 0 is not valid" in refused(cir("run", "sdr-cir", "--max-tokens", "0"))
+
+
 def test_run_prints_one_json_object_and_keeps_a_folder(cir: Run, tmp_path: Path) -> None:
     code, out, _ = cir(
         "run", "sdr-cir", "--split", "val", "--out", tmp_path / "one", "--set", "alpha=0.2", "--json"
