@@ -18,6 +18,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -344,20 +345,30 @@ def _data_check(profile: Profile, spec: BenchmarkSpec) -> Check:
     if looker is None or spec.name not in looker.PUBLISHED:
         read = _try(name, lambda: _data(profile, spec), fetch or "see the message")
         return Check(name, False, read.found, fetch) if fetch and not read.ok else read
-    found, ok, lacking = [], True, False
-    for split in spec.splits:
-        report = looker.check(spec.name, split, spec.root)
-        faults = report.unusable or [
-            f"{len(report.faults):,} of {report.gallery:,} pictures are missing or damaged"
-        ] * bool(report.faults)
-        ok, lacking = ok and not faults, lacking or bool(report.faults)
-        said = faults or [f"{report.queries:,} queries, gallery {report.gallery:,}", *report.incomplete]
-        found.append(f"{split} {'; '.join(part.partition('; fetch it')[0] for part in said)}")
+    if not spec.root.is_dir():
+        found, ok, lacking = [f"the folder {spec.root} does not exist"], False, False
+    else:
+        found, ok, lacking = _looked(looker, spec)
     again = f"python data_scripts/check_data.py {spec.name} --split {spec.splits[0]} --root {root}"
     mend = f"{fetch or 'put the files there'}; look again: {again}"
     if lacking:
         mend += "; or leave them out: cir run ... --missing leave-out"
-    return Check(name, ok, " | ".join(dict.fromkeys(found)), "" if ok else mend)
+    return Check(name, ok, " | ".join(found), "" if ok else mend)
+
+
+def _looked(looker: Any, spec: BenchmarkSpec) -> tuple[list[str], bool, bool]:
+    """What `check_data` says of every split, whether all can be used as they are, and whether pictures are
+    missing or damaged. A part of what was published counts as usable, and is said to be a part."""
+    found, ok, lacking = [], True, False
+    for split in spec.splits:
+        report = looker.check(spec.name, split, spec.root)
+        said = [text.partition("; fetch it")[0] for text in report.unusable]
+        if report.faults:
+            said.append(f"{len(report.faults):,} of {report.gallery:,} pictures are missing or damaged")
+        ok, lacking = ok and not said, lacking or bool(report.faults)
+        usable = [f"{report.queries:,} queries, gallery {report.gallery:,}", *report.incomplete]
+        found.append(f"{split}: {'; '.join(said or usable)}")
+    return found, ok, lacking
 
 
 def _check_data() -> Any:
@@ -369,6 +380,7 @@ def _check_data() -> Any:
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look themselves up there
     spec.loader.exec_module(module)
+    vars(module)["look"] = cache(module.look)  # both splits of CIRCO have one gallery: opened once
     return module
 
 
@@ -397,7 +409,7 @@ def _fetching() -> Check:
     if _check_data() is None:
         return Check("fetching data", False, "data_scripts is not here",
                      "run in a checkout of the repository")  # fmt: skip
-    return Check("fetching data", True, "can be run")
+    return Check("fetching data", True, f"can be run, in {PACKAGE.parent}")
 
 
 def _cache(folder: Path) -> Check:

@@ -367,7 +367,9 @@ def test_imagination_by_text_and_by_picture(paths):
 
 
 def test_imagination_falls_back_to_caption_and_text(paths):
-    agents = Agents(ScriptedMLLM(lambda r: "a red car" if r.prompt.startswith("You write captions") else "hm"))
+    agents = Agents(
+        ScriptedMLLM(lambda r: "a red car" if r.prompt.startswith("You write captions") else "hm")
+    )
     text = agents.imagine_text(["a red car."], ["make it blue"])[0]
     assert (text.target_caption, text.modifications, text.fallback) == (
         "a red car, make it blue",

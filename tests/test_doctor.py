@@ -112,13 +112,13 @@ def test_hub_models_and_data_that_are_not_there(package: Path, tmp_path: Path) -
     )
     assert found["MLLM owner/model"].mend == "fetch them: hf download owner/model"
     data = found["data of circo"]
-    assert not data.ok and f"val the folder {tmp_path}/data/circo does not exist" in data.found
+    assert not data.ok and data.found == f"the folder {tmp_path}/data/circo does not exist"
     root = f"{tmp_path}/data/circo"
     assert data.mend == (
         f"python -m data_scripts.fetch_data circo-laptop --root {root}; "
         f"look again: python data_scripts/check_data.py circo --split val --root {root}"
     )
-    assert found["fetching data"].ok and found["fetching data"].found == "can be run"
+    assert found["fetching data"].ok and found["fetching data"].found == f"can be run, in {PACKAGE.parent}"
     assert found["room for data"].found.endswith(f"free in {tmp_path}/data, up to 1 GB needed")
     assert found["room for weights"].found.endswith(f"free in {tmp_path}/hub, up to 9 GB needed")
     assert found["prompts default"].found == "13 prompts, worded for scene"
@@ -203,13 +203,16 @@ def test_data_are_judged_as_check_data_does(package: Path, tmp_path: Path) -> No
     def look() -> Check:
         return by_name(check("laptop", device="cpu", cache_dir=tmp_path / "cache"))["data of circo"]
 
+    (root / "annotations").rename(tmp_path / "aside")
+    assert look().found == f"val: annotation file {root}/annotations/val.json is missing"
+    (tmp_path / "aside").rename(root / "annotations")
     whole = look()  # a part of CIRCO, all there: usable, and said to be a part
     assert whole.ok and whole.mend == ""
-    assert whole.found.startswith("val 8 queries, gallery 24; 8 queries where the published val has 220")
+    assert whole.found.startswith("val: 8 queries, gallery 24; 8 queries where the published val has 220")
     pictures = root / "COCO2017_unlabeled" / "unlabeled2017"
     next(iter(sorted(pictures.iterdir()))).write_bytes(b"")
     bad = look()
-    assert not bad.ok and "1 of 24 pictures are missing or damaged" in bad.found
+    assert not bad.ok and bad.found == "val: 1 of 24 pictures are missing or damaged"
     assert bad.mend.endswith("or leave them out: cir run ... --missing leave-out")
 
 
