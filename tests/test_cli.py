@@ -68,7 +68,8 @@ def refused(result: tuple[int, str, str]) -> str:
 
 def test_run_takes_other_prompts_and_generation_and_records_them(cir: Run, tmp_path: Path) -> None:
     options = ("--prompts", "default", "--temperature", "0.5", "--seed", "7", "--max-tokens", "8")
-    code, _, err = cir("run", "sdr-cir", "--limit", "1", "--out", tmp_path / "one", "--json", *options)
+    fast = ("--limit", "1", "--set", "description=plain", "--out", tmp_path / "one")
+    code, _, err = cir("run", "sdr-cir", *fast, *options)
     assert code == 0, err
     record = load_run(tmp_path / "one").record
     values = {name: one["value"] for name, one in record["choices"].items()}
