@@ -52,6 +52,12 @@ JsonOption = Annotated[
 ]
 EncoderOption = Annotated[str | None, typer.Option("--encoder", help="CLIP model, instead of the profile's.")]
 MllmOption = Annotated[str | None, typer.Option("--mllm", help="MLLM, instead of the profile's.")]
+PrecisionOption = Annotated[
+    str | None, typer.Option("--precision", help="CLIP's: float32, bfloat16, or on a GPU float16.")
+]
+PreprocessingOption = Annotated[
+    str | None, typer.Option("--preprocessing", help="CLIP's: clip (the model's own) or targetpad-1.25.")
+]
 ConceptOption = Annotated[
     bool, typer.Option("--shared-concept", help="CIRCO: put the shared concept into the text.")
 ]
@@ -130,6 +136,8 @@ def run_command(
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     encoder: EncoderOption = None,
+    precision: PrecisionOption = None,
+    preprocessing: PreprocessingOption = None,
     mllm: MllmOption = None,
     shared_concept: ConceptOption = False,
     gallery: GalleryOption = "original",
@@ -150,8 +158,9 @@ def run_command(
         runs.check_out(out)
         bench = open_workbench(
             benchmark, profile, split, root=root, device=device, cache_dir=cache, limit=limit,
-            encoder=encoder, mllm=mllm, shared_concept=shared_concept, gallery=gallery,
-            reference=_reference(keep_reference), both_orders=both_orders, missing=missing,
+            encoder=encoder, precision=precision, preprocessing=preprocessing, mllm=mllm,
+            shared_concept=shared_concept, gallery=gallery, reference=_reference(keep_reference),
+            both_orders=both_orders, missing=missing,
         )  # fmt: skip
         run = runs.run_method(bench, method, resolved)
         folder = run.save(out)

@@ -39,8 +39,8 @@ class BenchmarkSpec:
 
 @dataclass(frozen=True)
 class Profile:
-    """A named choice of data and models. ``encoder`` and ``mllm`` are what the loaders of those rooms
-    take."""
+    """A named choice of data and models. ``encoder`` and ``mllm`` are what the loaders of those rooms take;
+    ``precision`` and ``preprocessing`` belong to the encoder (see :func:`cir_utils.encoder.load_encoder`)."""
 
     name: str
     about: str
@@ -48,6 +48,8 @@ class Profile:
     mllm: str
     prompts: str
     shipped: bool
+    precision: str = "float32"
+    preprocessing: str = "clip"
     benchmarks: dict[str, BenchmarkSpec] = field(default_factory=dict)
 
     def benchmark(self, name: str) -> BenchmarkSpec:
@@ -110,6 +112,8 @@ def load_profile(name: str) -> Profile:
         mllm=_fill(table["mllm"]),
         prompts=table["prompts"],
         shipped=table["shipped"],
+        precision=table["precision"],
+        preprocessing=table["preprocessing"],
         benchmarks=benchmarks,
     )
 

@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 from cir_utils.agents import Agents, Cost
 from cir_utils.benchmarks import Benchmark, ImageId, Query, load_benchmark
 from cir_utils.device import resolve_device
-from cir_utils.encoder import LOCAL, ClipEncoder, load_encoder
+from cir_utils.encoder import LOCAL, ClipEncoder, check_choices, load_encoder
 from cir_utils.errors import InputError
 from cir_utils.feature_store import image_features, text_features
 from cir_utils.files import MANIFEST, sha256_file, verify_manifest
@@ -86,6 +86,8 @@ class Workbench:
         settings_source: str,
         device: torch.device,
         cache_dir: Path,
+        precision: str = "float32",
+        preprocessing: str = "clip",
         limit: int | None = None,
         whole: Workbench | None = None,
     ) -> None:
@@ -97,6 +99,8 @@ class Workbench:
         self.benchmark = benchmark
         self.profile = profile
         self.encoder_spec = encoder
+        self.precision = precision
+        self.preprocessing = preprocessing
         self.mllm_spec = mllm
         self.prompts = prompts
         self.settings = dict(settings)
@@ -132,6 +136,8 @@ class Workbench:
                 settings_source=self.settings_source,
                 device=self.device,
                 cache_dir=self.cache_dir,
+                precision=self.precision,
+                preprocessing=self.preprocessing,
                 whole=self,
             )
         return parts
@@ -141,7 +147,12 @@ class Workbench:
         if self.whole is not None:
             return self.whole.encoder
         with self.stage("loading models"):
-            return load_encoder(self.encoder_spec, self.device)
+            return load_encoder(
+                self.encoder_spec,
+                self.device,
+                precision=self.precision,
+                preprocessing=self.preprocessing,
+            )
 
     @cached_property
     def agents(self) -> Agents:
@@ -348,6 +359,8 @@ def open_workbench(
     limit: int | None = None,
     encoder: str | None = None,
     mllm: str | None = None,
+    precision: str | None = None,
+    preprocessing: str | None = None,
     **options: Any,
 ) -> Workbench:
     """The workbench of ``benchmark`` under ``profile``; None stands for the profile's choice everywhere.
@@ -360,6 +373,8 @@ def open_workbench(
     spec = chosen.benchmark(benchmark)
     split = check_split(spec, split)
     where = resolve_device(device)
+    precision, preprocessing = precision or chosen.precision, preprocessing or chosen.preprocessing
+    check_choices(precision, preprocessing, where)
     if chosen.shipped:
         folders = [
             spec.root if root is None else None,
@@ -377,6 +392,8 @@ def open_workbench(
         settings_source=spec.settings_source,
         device=where,
         cache_dir=Path(cache_dir) if cache_dir is not None else default_cache_dir(),
+        precision=precision,
+        preprocessing=preprocessing,
         limit=limit,
     )
 
