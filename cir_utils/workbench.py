@@ -231,21 +231,29 @@ class Workbench:
 
     def encode_texts(self, texts: Sequence[str]) -> Texts:
         """CLIP features of ``texts``, each text encoded once and kept on disk."""
-        encoder = self.encoder
+        rows = self._encoded(texts)
+        features = (
+            torch.stack([row[0] for row in rows])
+            if rows
+            else torch.empty(0, self.encoder.width, device=self.device)
+        )
+        return Texts(features.to(self.device), [row[1] for row in rows], [row[2] for row in rows])
+
+    def cut(self, texts: Sequence[str]) -> list[bool]:
+        """Per text whether CLIP's context cuts its end off."""
+        return [row[1] for row in self._encoded(texts)]
+
+    def _encoded(self, texts: Sequence[str]) -> list[tuple[Tensor, bool, list[str]]]:
+        """Per text its feature, whether it is cut, and its unknown words."""
         new = [text for text in dict.fromkeys(texts) if text not in self._texts]
         if new:
+            encoder = self.encoder
             with self.stage("encoding texts"):
                 found = text_features(encoder, new, self.cache_dir, say=self.caches.append)
             self._texts.update(
                 zip(new, zip(found.features, found.cut, found.unknown, strict=True), strict=True)
             )
-        rows = [self._texts[text] for text in texts]
-        features = (
-            torch.stack([row[0] for row in rows])
-            if rows
-            else torch.empty(0, encoder.width, device=self.device)
-        )
-        return Texts(features.to(self.device), [row[1] for row in rows], [row[2] for row in rows])
+        return [self._texts[text] for text in texts]
 
     def _image_features(self, images: Sequence[ImageId]) -> Tensor:
         encoder = self.encoder
