@@ -6,9 +6,9 @@ thing beside the features. Features are random (no model, no pictures). From the
     python -m benchmarks.scoring_memory debias   # SDR-CIR: one product with the composed query
     python -m benchmarks.scoring_memory coarse   # X^R: S^t and S^v on captions and pictures, then RRF
 
-prints one JSON object with the peak of the whole process in MB (``ru_maxrss``: Python and torch included), and
-the seconds of scoring. Scoring is exact (float64, row by row) and takes about half a second a query on one core;
-``--queries`` makes it shorter and leaves the peak as it is.
+prints one JSON object with the peak of the whole process in MB (``ru_maxrss``: Python and torch included)
+and the seconds of the whole. Scoring is exact (float64, row by row); fewer ``--queries`` make it shorter and
+leave the peak as it is.
 """
 
 from __future__ import annotations

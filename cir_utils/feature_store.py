@@ -66,9 +66,10 @@ def image_features(
     length, on the encoder's device, in the order of ``ids``.
 
     ``ids`` and ``paths`` belong together; the ids are kept in the records for the reader, the files' bytes
-    decide. One shard of pictures is in memory at a time, beside the result. ``say`` gets a sentence about what was reused and computed, and one for every stored shard that is
-    damaged; it is then computed again. Raises :class:`InputError` for a picture that cannot be read and a
-    cache folder that cannot be written, and ``ValueError`` where the two lists differ in length.
+    decide. One shard of pictures is in memory at a time, beside the result. ``say`` gets a sentence about
+    what was reused and computed, and one for every stored shard that is damaged; it is then computed again.
+    Raises :class:`InputError` for a picture that cannot be read and a cache folder that cannot be written,
+    and ``ValueError`` where the two lists differ in length.
     """
     if len(ids) != len(paths):
         raise ValueError(f"{len(ids)} ids and {len(paths)} paths: one path an id")

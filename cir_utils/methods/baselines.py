@@ -35,7 +35,8 @@ def image_and_text(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutpu
 def _rank(bench: Workbench, queries: Tensor, with_text: bool = False) -> MethodOutput:
     """The gallery by ``queries`` ``(Q, D)``; ``with_text`` counts the modification texts that were cut, and
     marks them in the traces."""
-    traces, counts = bench.plain_traces(), {}
+    traces = bench.plain_traces()
+    counts: dict[str, int] = {}
     if with_text:
         cut = bench.cut(bench.texts)
         counts["cut_texts"] = sum(cut)
