@@ -37,8 +37,8 @@ from cir_utils.files import read_json, sha256_file, sha256_text
 from cir_utils.images import TARGET_RATIO, load_image, pad_to_ratio
 
 LOCAL = "local-dir:"
-#: The backbones of both papers and of the systems in their tables, by the name printed there: LAION's weights,
-#: which X^R's code names, then OpenAI's. SDR-CIR says "OpenCLIP" and prints no tags.
+#: The backbones of both papers and of the systems in their tables, by the name printed there: LAION's
+#: weights, which X^R's code names, then OpenAI's. SDR-CIR says "OpenCLIP" and prints no tags.
 BACKBONES = {
     "ViT-B/32": ("ViT-B-32:laion2b_s34b_b79k", "ViT-B-32-quickgelu:openai"),
     "ViT-L/14": ("ViT-L-14:laion2b_s32b_b82k", "ViT-L-14-quickgelu:openai"),

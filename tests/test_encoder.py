@@ -465,8 +465,7 @@ def test_missing_weights_offline_say_what_to_fetch_and_where_it_was_looked_for(t
 
 # --- precision ---
 
-#: How far a bfloat16 feature may be from the float32 one, as 1 - cosine. A bfloat16 number has 8 significant bits;
-#: the shipped encoder stays below a tenth of this.
+#: How far a bfloat16 feature (8 significant bits) may be from the float32 one, as 1 - cosine.
 BFLOAT16_TOLERANCE = 2e-3
 
 
@@ -529,8 +528,8 @@ def test_every_precision_on_a_gpu(precision, mini_pair, pictures):
 
 
 def test_target_padding_shows_the_ends_that_the_crop_takes_off(tiny_clip, tmp_path):
-    """A white picture of 96 x 32 with red ends of 16 columns. The plain crop keeps its middle third, all white.
-    Padded it is 96 x 76 (bands of 22); resized to 40 x 32, cropped to 32: a bit of red at both sides."""
+    """A white picture of 96 x 32 with red ends of 16 columns. The plain crop keeps its middle third, all
+    white. Padded it is 96 x 76 (bands of 22); resized to 40 x 32, cropped to 32: red at both sides."""
     image = Image.new("RGB", (96, 32), "white")
     for left in (0, 80):
         image.paste("red", (left, 0, left + 16, 32))
