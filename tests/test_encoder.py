@@ -18,6 +18,7 @@ from tiny_clip import tiny_config, write_tiny_clip, write_tokenizer
 
 from cir_utils.encoder import BACKBONES, TEXT_STEP, ClipEncoder, load_encoder, published
 from cir_utils.errors import InputError
+from cir_utils.feature_store import image_features
 from cir_utils.files import sha256_file
 from cir_utils.profiles import PACKAGE, load_profile
 
@@ -374,6 +375,38 @@ def test_plain_weights_on_a_quickgelu_configuration_are_refused(registry):
         InputError, match="the weights plain want plain GELU and the configuration quick-only has"
     ):
         load_encoder("quick-only:plain")
+
+
+def test_the_same_weights_by_tag_and_by_folder(registry, tmp_path, pictures):
+    """A folder's configuration names the activation, as the tag does: equal features, or they would differ."""
+    config = {**open_clip.get_model_config("tiny-quickgelu")}
+    (tmp_path / "folder").mkdir()
+    shutil.copy(registry, tmp_path / "folder" / "open_clip_model.safetensors")
+    (tmp_path / "folder" / "open_clip_config.json").write_text(
+        json.dumps({"model_cfg": config, "preprocess_cfg": {"interpolation": "bicubic"}})
+    )
+    by_tag, by_folder = load_encoder("tiny:openai"), load_encoder(f"local-dir:{tmp_path / 'folder'}")
+    assert by_folder.activation == "QuickGELU"
+    assert torch.allclose(by_tag.encode_images(pictures), by_folder.encode_images(pictures), atol=1e-5)
+    texts = ["a red cat", "two dogs"]
+    assert torch.allclose(
+        by_tag.encode_texts(texts).features, by_folder.encode_texts(texts).features, atol=1e-5
+    )
+
+
+def test_features_of_two_tags_of_one_architecture_are_never_shared(registry, tmp_path, pictures):
+    """The two tags have the same weights file here: the identifier alone must keep them apart."""
+    ids = list(range(len(pictures)))
+    plain, other = load_encoder("tiny:plain"), load_encoder("tiny:openai")
+    assert plain.weights_sha256 == other.weights_sha256
+    said: list[str] = []
+    for encoder in (plain, other, plain):
+        image_features(encoder, ids, pictures, tmp_path / "cache", say=said.append)
+    assert said == [
+        "features of tiny:plain: 0 images reused from the cache, 5 computed",
+        "features of tiny-quickgelu:openai: 0 images reused from the cache, 5 computed",
+        "features of tiny:plain: 5 images reused from the cache, 0 computed",
+    ]
 
 
 def test_pickled_and_unreachable_weights(registry):

@@ -1,9 +1,8 @@
-"""The encoder on the architectures of the papers: open_clip's own configurations with random weights, and the
-same weights in the CLIP class of transformers.
+"""The encoder on the architectures of the papers: open_clip's own configurations with random weights, and
+the same weights in the CLIP class of transformers.
 
-The weights of the hub cannot be had in tests. Building the configurations at full size takes a minute and a few
-hundred megabytes, so that is done where the environment variable CIR_FULL_SIZE is set; by default ViT-B-32 has
-one layer a tower instead of twelve, and everything else as published."""
+The weights of the hub cannot be had in tests. ViT-B-32 has one layer a tower here instead of twelve, and
+everything else as published; at full size it is tried where the environment variable CIR_FULL_SIZE is set."""
 
 from __future__ import annotations
 
