@@ -378,7 +378,7 @@ def test_plain_weights_on_a_quickgelu_configuration_are_refused(registry):
 
 
 def test_the_same_weights_by_tag_and_by_folder(registry, tmp_path, pictures):
-    """A folder's configuration names the activation, as the tag does: equal features, or they would differ."""
+    """A folder's configuration names the activation, as the tag does."""
     config = {**open_clip.get_model_config("tiny-quickgelu")}
     (tmp_path / "folder").mkdir()
     shutil.copy(registry, tmp_path / "folder" / "open_clip_model.safetensors")

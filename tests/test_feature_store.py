@@ -335,7 +335,7 @@ def test_nothing_else_changes_the_key(tiny_clip, pictures, tmp_path, counted):
 
 class SlowEncoder:
     """An encoder without a model: the feature of a picture is made of its file name. Every picture that it
-    encodes becomes a line of ``log``; with ``hang`` it never gets beyond the batch that holds this picture."""
+    encodes becomes a line of ``log``; it never gets beyond the batch that holds the picture ``hang``."""
 
     identifier, width, device = "slow", 8, torch.device("cpu")
 
