@@ -58,7 +58,7 @@ def check_as_open_clip(folder: Path, pictures: list[Path]) -> None:
     assert torch.allclose(encoder.encode_images(pictures), images, atol=1e-5)
     assert torch.allclose(found.features, texts, atol=1e-5)
     assert found.cut == [False, False, False, False, True, False]
-    assert found.tokens[:5] == [5, 11, 2, 77, 202]
+    assert found.tokens[:5] == [5, 12, 2, 77, 202]
 
 
 def test_vit_b_32_with_one_layer_a_tower(tmp_path: Path, pictures: list[Path]) -> None:
