@@ -129,7 +129,7 @@ def test_precision_and_preprocessing_are_chosen_recorded_and_kept_apart(cir: Run
     ],
 )
 def test_wrong_precision_and_preprocessing(cir: Run, options: list[str], message: str) -> None:
-    assert message in refusal(cir("run", "image-only", *options))
+    assert message in refused(cir("run", "image-only", *options))
 
 
 def test_a_second_run_takes_everything_from_the_cache(cir: Run) -> None:

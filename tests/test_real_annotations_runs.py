@@ -25,7 +25,6 @@ from cir_utils.cli import main
 from cir_utils.encoder import load_encoder
 from cir_utils.runs import Run, load_run
 
-#: Each method with what it costs: MLLM calls are more than none where it has an MLLM.
 METHODS = ("image-only", "sdr-cir", "xr")
 Runs = Callable[..., dict[str, Run]]
 
