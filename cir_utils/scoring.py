@@ -361,15 +361,16 @@ def four_cosines(C_t: Tensor, C_v: Tensor, C_a: Tensor, I_a: Tensor) -> FourCosi
     encoder; the authors' code uses CLIP). Raises `InputError` for features that are not of unit length or do
     not match.
     """
-    a, b = check_features("C_t", C_t), check_features("C_v", C_v, C_t.shape[1])
-    captions, pictures = check_features("C_a", C_a, a.shape[1]), check_features("I_a", I_a, a.shape[1])
-    _same_shape(C_t=a, C_v=b)
-    _same_shape(C_a=captions, I_a=pictures)
+    check_rows("C_t", C_t)
+    for name, features in (("C_v", C_v), ("C_a", C_a), ("I_a", I_a)):
+        check_rows(name, features, C_t.shape[1])
+    _same_shape(C_t=C_t, C_v=C_v)
+    _same_shape(C_a=C_a, I_a=I_a)
     return FourCosines(
-        s_t_t=exact_scores(a, captions),
-        s_t_v=exact_scores(b, captions),
-        s_v_t=exact_scores(a, pictures),
-        s_v_v=exact_scores(b, pictures),
+        s_t_t=exact_scores(C_t, C_a),
+        s_t_v=exact_scores(C_v, C_a),
+        s_v_t=exact_scores(C_t, I_a),
+        s_v_v=exact_scores(C_v, I_a),
     )
 
 
@@ -380,10 +381,13 @@ def summed_gallery(C: Tensor, I: Tensor) -> Tensor:  # noqa: E741 - the design's
     `four_cosines(...).S_t` up to `agreement_bound(D, 1)`. Four gallery products become two and the gallery is
     stored once. Raises as `four_cosines`.
     """
-    captions = check_features("C_a", C)
-    pictures = check_features("I_a", I, captions.shape[1])
-    _same_shape(C_a=captions, I_a=pictures)
-    return captions + pictures
+    check_rows("C_a", C)
+    check_rows("I_a", I, C.shape[1])
+    _same_shape(C_a=C, I_a=I)
+    total = C.to(torch.float64, copy=True)
+    for rows, pictures in zip(total.split(4096), I.split(4096), strict=True):
+        rows += pictures.double()
+    return total
 
 
 def _check_kappa(kappa: float) -> None:

@@ -498,8 +498,9 @@ def test_missing_weights_offline_say_what_to_fetch_and_where_it_was_looked_for(t
 
 # --- precision ---
 
-#: How far a bfloat16 feature (8 significant bits) may be from the float32 one, as 1 - cosine.
-BFLOAT16_TOLERANCE = 2e-3
+#: How far a bfloat16 feature (8 significant bits) may be from the float32 one, as 1 - cosine. Measured on
+#: every 60th picture that ships: 2.6e-5 at most.
+BFLOAT16_TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -534,7 +535,10 @@ def test_bfloat16_texts_equal_open_clips_own_path(tiny_clip):
     with torch.no_grad():
         expected = model.encode_text(open_clip.get_tokenizer(spec)(TEXTS)).float()
     found = load_encoder(spec, precision="bfloat16").encode_texts(TEXTS).features
-    assert float((1 - (found * torch.nn.functional.normalize(expected, dim=1)).sum(dim=1)).max()) < 1e-3
+    assert (
+        float((1 - (found * torch.nn.functional.normalize(expected, dim=1)).sum(dim=1)).max())
+        < BFLOAT16_TOLERANCE
+    )
 
 
 def test_precisions_and_preprocessings_that_do_not_exist(tiny_clip):
