@@ -52,6 +52,12 @@ JsonOption = Annotated[
 ]
 EncoderOption = Annotated[str | None, typer.Option("--encoder", help="CLIP model, instead of the profile's.")]
 MllmOption = Annotated[str | None, typer.Option("--mllm", help="MLLM, instead of the profile's.")]
+PrecisionOption = Annotated[
+    str | None, typer.Option("--precision", help="CLIP's: float32, bfloat16, or on a GPU float16.")
+]
+PreprocessingOption = Annotated[
+    str | None, typer.Option("--preprocessing", help="CLIP's: clip (the model's own) or targetpad-1.25.")
+]
 PromptsOption = Annotated[
     str | None, typer.Option("--prompts", help="Prompt set, instead of the profile's: default or mini.")
 ]
@@ -144,6 +150,8 @@ def run_command(
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     encoder: EncoderOption = None,
+    precision: PrecisionOption = None,
+    preprocessing: PreprocessingOption = None,
     mllm: MllmOption = None,
     prompts: PromptsOption = None,
     temperature: TemperatureOption = None,
@@ -170,9 +178,9 @@ def run_command(
         runs.check_out(out)
         bench = open_workbench(
             benchmark, profile, split, root=root, device=device, cache_dir=cache, limit=limit,
-            encoder=encoder, mllm=mllm, prompts=prompts, temperature=temperature, seed=seed,
-            max_tokens=max_tokens, shared_concept=shared_concept, gallery=gallery,
-            reference=_reference(keep_reference), both_orders=both_orders, missing=missing,
+            encoder=encoder, precision=precision, preprocessing=preprocessing, mllm=mllm, prompts=prompts,
+            temperature=temperature, seed=seed, max_tokens=max_tokens, shared_concept=shared_concept,
+            gallery=gallery, reference=_reference(keep_reference), both_orders=both_orders, missing=missing,
         )  # fmt: skip
         run = runs.run_method(bench, method, resolved)
         folder = run.save(out)

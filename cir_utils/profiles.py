@@ -29,7 +29,7 @@ SETTING_NAMES = ("alpha", "beta", "lambda", "k_prime", "kappa")
 KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "profile": (
         ("about", "encoder", "mllm", "prompts", "shipped", "benchmarks"),
-        ("temperature", "seed", "max_tokens", "needs"),
+        ("precision", "preprocessing", "temperature", "seed", "max_tokens", "needs"),
     ),
     "benchmark": (("root", "splits", "settings"), ("fetch",)),
     "settings": ((), SETTING_NAMES),
@@ -37,7 +37,9 @@ KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "needs": ((), ("memory_gb", "gpu_gb", "data_gb", "weights_gb")),
 }
 #: What a run may choose otherwise than its profile, beside the settings of its method.
-CHOICES = ("encoder", "mllm", "prompts", "temperature", "seed", "max_tokens")
+CHOICES = (
+    "encoder", "precision", "preprocessing", "mllm", "prompts", "temperature", "seed", "max_tokens",
+)  # fmt: skip
 GIVEN = "given for this run"
 
 
@@ -55,7 +57,8 @@ class BenchmarkSpec:
 
 @dataclass(frozen=True)
 class Profile:
-    """A named choice of data and models. ``encoder`` and ``mllm`` are what the loaders of those rooms take.
+    """A named choice of data and models. ``encoder`` and ``mllm`` are what the loaders of those rooms take;
+    ``precision`` and ``preprocessing`` belong to the encoder (see :func:`cir_utils.encoder.load_encoder`).
 
     ``temperature`` (0 is greedy) and ``seed`` hold for every agent but the dense captioner, which samples;
     ``max_tokens`` limits the answers by agent ("other": all that are not named), in tokens; who is in neither
@@ -68,6 +71,8 @@ class Profile:
     mllm: str
     prompts: str
     shipped: bool
+    precision: str = "float32"
+    preprocessing: str = "clip"
     benchmarks: dict[str, BenchmarkSpec] = field(default_factory=dict)
     temperature: float = 0.0
     seed: int = 42
@@ -156,6 +161,8 @@ def load_profile(name: str) -> Profile:
         mllm=_fill(table["mllm"]),
         prompts=table["prompts"],
         shipped=table["shipped"],
+        precision=table.get("precision", "float32"),
+        preprocessing=table.get("preprocessing", "clip"),
         benchmarks=benchmarks,
         temperature=float(table.get("temperature", 0.0)),
         seed=table.get("seed", 42),
@@ -169,6 +176,8 @@ def choose(
     profile: Profile,
     *,
     encoder: str | None = None,
+    precision: str | None = None,
+    preprocessing: str | None = None,
     mllm: str | None = None,
     prompts: str | None = None,
     temperature: float | None = None,
@@ -184,7 +193,7 @@ def choose(
         max_tokens = {"other": max_tokens}
     elif max_tokens is not None:
         max_tokens = {**profile.max_tokens, **max_tokens}
-    offered = (encoder, mllm, prompts, temperature, seed, max_tokens)
+    offered = (encoder, precision, preprocessing, mllm, prompts, temperature, seed, max_tokens)
     given: dict[str, Any] = {
         key: value for key, value in zip(CHOICES, offered, strict=True) if value is not None
     }

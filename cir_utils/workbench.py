@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 from cir_utils.agents import Agents, Cost, token_limits
 from cir_utils.benchmarks import Benchmark, ImageId, Query, load_benchmark
 from cir_utils.device import resolve_device
-from cir_utils.encoder import LOCAL, ClipEncoder, load_encoder
+from cir_utils.encoder import LOCAL, ClipEncoder, check_choices, load_encoder
 from cir_utils.errors import InputError
 from cir_utils.feature_store import image_features, text_features
 from cir_utils.files import MANIFEST, sha256_file, verify_manifest
@@ -86,6 +86,8 @@ class Workbench:
         settings_source: str,
         device: torch.device,
         cache_dir: Path,
+        precision: str = "float32",
+        preprocessing: str = "clip",
         limit: int | None = None,
         temperature: float = 0.0,
         seed: int = 42,
@@ -101,6 +103,8 @@ class Workbench:
         self.benchmark = benchmark
         self.profile = profile
         self.encoder_spec = encoder
+        self.precision = precision
+        self.preprocessing = preprocessing
         self.mllm_spec = mllm
         self.prompts = prompts
         self.temperature, self.seed = temperature, seed
@@ -139,6 +143,8 @@ class Workbench:
                 settings_source=self.settings_source,
                 device=self.device,
                 cache_dir=self.cache_dir,
+                precision=self.precision,
+                preprocessing=self.preprocessing,
                 whole=self,
             )
         return parts
@@ -148,7 +154,12 @@ class Workbench:
         if self.whole is not None:
             return self.whole.encoder
         with self.stage("loading models"):
-            return load_encoder(self.encoder_spec, self.device)
+            return load_encoder(
+                self.encoder_spec,
+                self.device,
+                precision=self.precision,
+                preprocessing=self.preprocessing,
+            )
 
     @cached_property
     def agents(self) -> Agents:
@@ -240,21 +251,29 @@ class Workbench:
 
     def encode_texts(self, texts: Sequence[str]) -> Texts:
         """CLIP features of ``texts``, each text encoded once and kept on disk."""
-        encoder = self.encoder
+        rows = self._encoded(texts)
+        features = (
+            torch.stack([row[0] for row in rows])
+            if rows
+            else torch.empty(0, self.encoder.width, device=self.device)
+        )
+        return Texts(features.to(self.device), [row[1] for row in rows], [row[2] for row in rows])
+
+    def cut(self, texts: Sequence[str]) -> list[bool]:
+        """Per text whether CLIP's context cuts its end off."""
+        return [row[1] for row in self._encoded(texts)]
+
+    def _encoded(self, texts: Sequence[str]) -> list[tuple[Tensor, bool, list[str]]]:
+        """Per text its feature, whether it is cut, and its unknown words."""
         new = [text for text in dict.fromkeys(texts) if text not in self._texts]
         if new:
+            encoder = self.encoder
             with self.stage("encoding texts"):
                 found = text_features(encoder, new, self.cache_dir, say=self.caches.append)
             self._texts.update(
                 zip(new, zip(found.features, found.cut, found.unknown, strict=True), strict=True)
             )
-        rows = [self._texts[text] for text in texts]
-        features = (
-            torch.stack([row[0] for row in rows])
-            if rows
-            else torch.empty(0, encoder.width, device=self.device)
-        )
-        return Texts(features.to(self.device), [row[1] for row in rows], [row[2] for row in rows])
+        return [self._texts[text] for text in texts]
 
     def _image_features(self, images: Sequence[ImageId]) -> Tensor:
         encoder = self.encoder
@@ -343,6 +362,8 @@ class Workbench:
         models that are folders the name alone."""
         found = {
             "encoder": _public(self.encoder_spec),
+            "precision": self.precision,
+            "preprocessing": self.preprocessing,
             "mllm": _public(self.mllm_spec),
             "prompts": self.prompts,
             "temperature": self.temperature,
@@ -385,6 +406,8 @@ def open_workbench(
     limit: int | None = None,
     encoder: str | None = None,
     mllm: str | None = None,
+    precision: str | None = None,
+    preprocessing: str | None = None,
     prompts: str | None = None,
     temperature: float | None = None,
     seed: int | None = None,
@@ -400,12 +423,13 @@ def open_workbench(
     unknown names, missing or damaged files, and a device that is not there."""
     chosen = load_profile(profile)
     used = choose(
-        chosen, encoder=encoder, mllm=mllm, prompts=prompts, temperature=temperature, seed=seed,
-        max_tokens=max_tokens,
+        chosen, encoder=encoder, precision=precision, preprocessing=preprocessing, mllm=mllm, prompts=prompts,
+        temperature=temperature, seed=seed, max_tokens=max_tokens,
     )  # fmt: skip
     spec = chosen.benchmark(benchmark)
     split = check_split(spec, split)
     where = resolve_device(device)
+    check_choices(used.precision, used.preprocessing, where)
     if chosen.shipped:
         folders = [
             spec.root if root is None else None,
@@ -427,6 +451,8 @@ def open_workbench(
         settings_source=spec.settings_source,
         device=where,
         cache_dir=Path(cache_dir) if cache_dir is not None else default_cache_dir(),
+        precision=used.precision,
+        preprocessing=used.preprocessing,
         limit=limit,
     )
 
