@@ -51,7 +51,9 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")
 ]
 EncoderOption = Annotated[str | None, typer.Option("--encoder", help="CLIP model, instead of the profile's.")]
-MllmOption = Annotated[str | None, typer.Option("--mllm", help="MLLM, instead of the profile's.")]
+MllmOption = Annotated[
+    str | None, typer.Option("--mllm", help="MLLM, instead of the profile's; server:MODEL asks a server.")
+]
 ConceptOption = Annotated[
     bool, typer.Option("--shared-concept", help="CIRCO: put the shared concept into the text.")
 ]
@@ -358,6 +360,7 @@ def doctor_command(
     profile: ProfileOption = "mini",
     device: DeviceOption = "auto",
     cache: CacheOption = None,
+    mllm: MllmOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check versions, device, models, data and cache: OK, or what to do."""
@@ -365,7 +368,7 @@ def doctor_command(
     with _only_result_on_stdout():
         from cir_utils import doctor
 
-        checks = doctor.check(profile, device=device, cache_dir=cache)
+        checks = doctor.check(profile, device=device, cache_dir=cache, mllm=mllm)
     if as_json:
         print(json.dumps(doctor.as_dict(profile, checks), ensure_ascii=False))
     else:

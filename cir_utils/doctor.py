@@ -37,12 +37,17 @@ class Check:
     mend: str = ""
 
 
-def check(profile: str, device: str = "auto", cache_dir: Path | None = None) -> list[Check]:
-    """All checks for ``profile``; it can run when every one is ``ok``. Raises :class:`InputError` for an
-    unknown profile alone: everything else that is wrong becomes a line."""
+def check(
+    profile: str, device: str = "auto", cache_dir: Path | None = None, mllm: str | None = None
+) -> list[Check]:
+    """All checks for ``profile`` (with ``mllm`` in the place of its own); it can run when every one is
+    ``ok``. Raises :class:`InputError` for an unknown profile alone: everything else that is wrong becomes a
+    line."""
     chosen = load_profile(profile)
+    served = (mllm or chosen.mllm).startswith("server:")
     checks = [_python(), *_packages(), _try("device", lambda: _device(device), "name another --device")]
-    checks += [_encoder(chosen), _mllm(chosen), _prompts(chosen)]
+    checks += [_encoder(chosen), _server(mllm or chosen.mllm) if served else _mllm(chosen, mllm)]
+    checks.append(_prompts(chosen))
     checks += [
         _try(f"data of {name}", lambda name=name: _data(chosen, name), "see the message")  # type: ignore[misc]
         for name in chosen.benchmarks
@@ -159,16 +164,46 @@ def _encoder(profile: Profile) -> Check:
     )
 
 
-def _mllm(profile: Profile) -> Check:
-    name = f"MLLM {profile.mllm if not profile.shipped else 'mini-vlm'}"
-    if profile.shipped or Path(profile.mllm).is_dir():
+def _mllm(profile: Profile, other: str | None) -> Check:
+    if other is not None and Path(other).is_dir():
+        return _try(f"MLLM {other}", lambda: _folder(other), "see the message")
+    name = f"MLLM {other or ('mini-vlm' if profile.shipped else profile.mllm)}"
+    if other is None and (profile.shipped or Path(profile.mllm).is_dir()):
         return _try(name, lambda: _shipped(Path(profile.mllm)), "reinstall cir_utils")
     from huggingface_hub import try_to_load_from_cache
 
-    repo, _, revision = profile.mllm.partition("@")
+    repo, _, revision = (other or profile.mllm).partition("@")
     if isinstance(try_to_load_from_cache(repo, "config.json", revision=revision or None), str):
         return Check(name, True, "in the local cache")
     return Check(name, False, "its weights are not in the local cache", f"fetch them: hf download {repo}")
+
+
+def _folder(spec: str) -> str:
+    from cir_utils.mllm import locate
+
+    locate(spec)
+    return "has configuration and weights"
+
+
+def _server(spec: str) -> Check:
+    """Whether the server's settings are right and it answers, within a few seconds; no question is asked."""
+    from cir_utils.mllm_server import ServerMLLM
+
+    mend = ""
+
+    def look() -> str:
+        nonlocal mend
+        mllm = ServerMLLM(spec)
+        key = f"key from {mllm.settings.key_variable}"
+        if not mllm.settings.key.get_secret_value():
+            key = f"no key ({mllm.settings.key_variable} is not set; servers of one's own need none)"
+        listed = mllm.models()
+        if mllm.model not in listed:
+            mend = f"it does not list {mllm.model}; it lists {', '.join(listed[:5]) or 'nothing'}"
+        return f"{mllm.settings.url} answers, {key}"
+
+    found = _try(f"MLLM {spec}", look, "see docs/servers.md")
+    return Check(found.name, True, found.found, mend) if found.ok else found
 
 
 def _shipped(folder: Path) -> str:
