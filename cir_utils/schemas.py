@@ -235,8 +235,8 @@ def parse_json(
 
 def parse_text(text: str, finish_reason: str = "stop", prompt: str = "") -> Parsed[str]:
     """Read a plain-text answer to ``prompt``: white space is collapsed, and a fence, quotation marks or a
-    JSON object with one text around it are taken off (``repaired``). Cut answers have no value: :func:`cut_text` gives what
-    there is."""
+    JSON object with one text around it are taken off (``repaired``). Cut answers have no value:
+    :func:`cut_text` gives what there is."""
     if finish_reason == "refusal":
         return Parsed(None, "refusal", "the server declines to answer")
     body = _without_thinking(text)
