@@ -23,7 +23,7 @@ What a reply becomes:
 | 400/422 that names an optional field of ours | the field is left out from then on; the record lists it |
 | 400 by a content filter, ``content_filter``, ``refusal`` | an answer of class refusal |
 | ``finish_reason`` length | an answer of class cut |
-| empty, not JSON, no choice or several, no message | tried again (``READ_TRIES``), counted as unreadable |
+| empty, broken off, not JSON, not one choice with a message | tried again (``READ_TRIES``), counted |
 | anything else, or still failing | :class:`cir_utils.mllm.Unanswered`, with the answers already had |
 """
 
@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib
 import io
 import json
 import math
@@ -39,7 +40,7 @@ import urllib.parse
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -269,7 +270,7 @@ class ServerMLLM:
 
     async def _ask(self, client: Any, ask: _Ask) -> _Reply:
         """Send one request until its reply can be read."""
-        openai = _openai()
+        openai, httpx2 = _openai(), importlib.import_module("httpx2")
         unreadable = 0
         while True:
             body = self._body(ask)
@@ -283,14 +284,18 @@ class ServerMLLM:
                 if _filtered(error):
                     return _Reply("", "refusal", 0, 0, [])
                 raise
-            self.usage.retries += raw.retries_taken
+            except httpx2.TransportError:  # while the body was read: the openai client lets it pass
+                raw = None
             try:
+                if raw is None:
+                    raise _Unreadable("a reply that breaks off")
+                self.usage.retries += raw.retries_taken
                 reply = self._read(raw.content)
-            except _Unreadable:
+            except _Unreadable as error:
                 self.usage.unreadable += 1
                 unreadable += 1
                 if unreadable == READ_TRIES:
-                    raise
+                    raise error from None
                 await asyncio.sleep(READ_PAUSE * 2 ** (unreadable - 1))
                 continue
             for name in ("temperature", "seed", "max_tokens", "max_completion_tokens"):
@@ -399,7 +404,7 @@ class ServerMLLM:
         again = "answers already had are kept: run again"
         if isinstance(error, _Unreadable):
             what, mend = f"gave {said}, {READ_TRIES} times", f"look at the server's log; {again}"
-        elif isinstance(error.__cause__, _TooLarge):
+        elif isinstance(error, _TooLarge) or isinstance(error.__cause__, _TooLarge):
             what = f"gave a reply of more than {MAX_REPLY_BYTES:,} bytes"
             mend = f"look at the server's log; {again}"
         elif isinstance(error, TimeoutError | openai.APITimeoutError):
@@ -556,9 +561,14 @@ def _run(work: Coroutine[Any, Any, Found]) -> Found:
 
 async def _bound(response: Any) -> None:
     """Let no reply grow beyond ``MAX_REPLY_BYTES``, whatever its length field says."""
-    import httpx2
+    response.stream = _bounded()(response.stream)
 
-    class Bounded(httpx2.AsyncByteStream):
+
+@cache
+def _bounded() -> Any:
+    base: Any = importlib.import_module("httpx2").AsyncByteStream
+
+    class Bounded(base):
         def __init__(self, stream: Any) -> None:
             self.stream = stream
 
@@ -573,7 +583,7 @@ async def _bound(response: Any) -> None:
         async def aclose(self) -> None:
             await self.stream.aclose()
 
-    response.stream = Bounded(response.stream)
+    return Bounded
 
 
 def _reason(error: Exception) -> str:

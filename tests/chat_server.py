@@ -16,10 +16,10 @@ KEY = "sk-very-secret-0123456789"
 class ChatServer(ThreadingHTTPServer):
     """``plan``: what to do with the next requests, one word each, then all is well: a status with optional
     Retry-After ``429:0.2``, ``hang`` (until the test ends), ``trickle`` (a byte every 0.05 s), ``empty``,
-    ``html``, ``cut-json``, ``huge``, ``choices:N``, ``length``, ``filter``, ``refusal``, ``policy``, ``bare``
-    (no usage). ``answer`` gives the text for a prompt (``look``, where set, for a whole body), ``logprobs``
-    its tokens (None: not offered), ``refuse`` maps a field to the message of a 400. ``log`` holds (time,
-    body) of every request, ``busy`` the most in flight.
+    ``html``, ``cut-json``, ``break`` (off), ``huge``, ``choices:N``, ``length``, ``filter``, ``refusal``,
+    ``policy``, ``bare`` (no usage). ``answer`` gives the text for a prompt (``look``, where set, for a whole
+    body), ``logprobs`` its tokens (None: not offered), ``refuse`` maps a field to the message of a 400.
+    ``log`` holds (time, body) of every request, ``headers`` their headers, ``busy`` the most in flight.
     """
 
     daemon_threads = True
@@ -32,7 +32,7 @@ class ChatServer(ThreadingHTTPServer):
         self.logprobs: Callable[[str], list[dict[str, Any]] | None] = lambda prompt: None
         self.refuse: dict[str, str] = {}
         self.log: list[tuple[float, dict[str, Any]]] = []
-        self.headers: list[dict[str, str]] = []
+        self.headers: list[dict[str, str]] = []  # names in lower case
         self.listed: list[str] = ["m"]
         self.pause = 0.0
         self.busy = self.now_busy = 0
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with server.lock:
             server.log.append((time.monotonic(), body))
-            server.headers.append(dict(self.headers))
+            server.headers.append({name.lower(): value for name, value in self.headers.items()})
             order = server.plan.pop(0) if server.plan else "well"
             server.now_busy += 1
             server.busy = max(server.busy, server.now_busy)
@@ -104,6 +104,13 @@ class Handler(BaseHTTPRequestHandler):
             return
         if word == "huge":
             return self.reply(200, b" " * 6_000_000)
+        if word == "break":
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            self.wfile.write(b'{"choices": [')
+            self.close_connection = True
+            return
         if word == "empty":
             return self.reply(200, b"")
         if word == "html":

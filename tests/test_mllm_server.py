@@ -91,7 +91,7 @@ def test_settings_of_a_request_are_sent_and_recorded(server: ChatServer) -> None
     described = mllm.describe()
     assert described["sent"] == {"max_tokens": [20, 77], "seed": [9, 42], "temperature": [0.0, 0.7]}
     assert described["served"] == ["m-2026"]
-    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
 
 
 def test_schemas_are_closed_and_complete() -> None:
@@ -249,7 +249,7 @@ def test_500s_and_then_success(server: ChatServer) -> None:
     assert mllm.usage.retries == 3 and len(server.log) == 6
 
 
-@pytest.mark.parametrize("fault", ["empty", "html", "cut-json", "choices:0", "choices:2"])
+@pytest.mark.parametrize("fault", ["empty", "html", "break", "cut-json", "choices:0", "choices:2"])
 def test_a_reply_that_cannot_be_read_is_asked_for_again(server: ChatServer, fault: str) -> None:
     server.plan = [fault, fault]
     mllm = ServerMLLM("server:m")
@@ -260,6 +260,7 @@ def test_a_reply_that_cannot_be_read_is_asked_for_again(server: ChatServer, faul
 SAYS = {
     "empty": "gave an empty reply, 3 times",
     "html": "gave a reply that is not the JSON of a chat completion, 3 times",
+    "break": "gave a reply that breaks off, 3 times",
     "cut-json": "gave a reply that is not the JSON of a chat completion, 3 times",
     "choices:0": "gave 0 choices instead of one, 3 times",
     "choices:2": "gave 2 choices instead of one, 3 times",
