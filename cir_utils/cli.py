@@ -51,7 +51,9 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")
 ]
 EncoderOption = Annotated[str | None, typer.Option("--encoder", help="CLIP model, instead of the profile's.")]
-MllmOption = Annotated[str | None, typer.Option("--mllm", help="MLLM, instead of the profile's.")]
+MllmOption = Annotated[
+    str | None, typer.Option("--mllm", help="MLLM, instead of the profile's; server:MODEL asks a server.")
+]
 PrecisionOption = Annotated[
     str | None, typer.Option("--precision", help="CLIP's: float32, bfloat16, or on a GPU float16.")
 ]

@@ -43,7 +43,7 @@ GB = 10**9
 #: What `data_scripts/fetch_data.py` needs beside the package's own requirements (the extra "data").
 DATA_MODULES = ("pooch", "requests")
 #: An MLLM of this form is served elsewhere: no weights and no GPU are needed here.
-SERVED = ("server:", "openai:", "http://", "https://")
+SERVED = "server:"
 #: The part of the named memory that counts as enough: machines of 8 GB report less.
 ENOUGH = 0.9
 
@@ -267,7 +267,7 @@ def _mllm(profile: Profile) -> Check:
     if shipped or folder.is_dir():
         return _folder(name, folder, "config.json", "*.safetensors", "--mllm")
     if profile.mllm.startswith(SERVED):
-        return Check(name, True, "served elsewhere: no weights are needed here")
+        return _server(profile.mllm)
     repo, _, revision = profile.mllm.partition("@")
     if not re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", repo):
         return Check(name, False, "neither a folder nor a hub id", "name a folder or owner/name with --mllm")
@@ -312,6 +312,27 @@ def _folder(name: str, folder: Path, config: str, weights: str, option: str) -> 
         return Check(name, False, f"{folder} has no {' and no '.join(missing)}",
                      f"name the folder of a whole model with {option}")  # fmt: skip
     return Check(name, True, f"in {folder}")
+
+
+def _server(spec: str) -> Check:
+    """Whether the server's settings are right and it answers, within a few seconds; no question is asked."""
+    from cir_utils.mllm_server import ServerMLLM
+
+    mend = ""
+
+    def look() -> str:
+        nonlocal mend
+        mllm = ServerMLLM(spec)
+        key = f"key from {mllm.settings.key_variable}"
+        if not mllm.settings.key.get_secret_value():
+            key = f"no key ({mllm.settings.key_variable} is not set; servers of one's own need none)"
+        listed = mllm.models()
+        if mllm.model not in listed:
+            mend = f"it does not list {mllm.model}; it lists {', '.join(listed[:5]) or 'nothing'}"
+        return f"{mllm.settings.url} answers, {key}"
+
+    found = _try(f"MLLM {spec}", look, "see docs/servers.md")
+    return Check(found.name, True, found.found, mend) if found.ok else found
 
 
 def _shipped(folder: Path) -> str:

@@ -2,8 +2,8 @@
 
 A run folder holds
 
-* ``run.json``: the record: method, settings, protocol, cost, counts, seconds a stage, versions, hashes of
-  what went in;
+* ``run.json``: the record: method, settings, protocol, cost, answers by class, counts, seconds a stage,
+  versions, hashes of what went in;
 * ``metrics.json``: the metrics and their values query by query;
 * ``rankings.parquet``: for every query (``query_id``) all gallery ids, best first (``image_ids``; without
   the reference where the protocol removes it); for CIRR also the ranked subset (``subset_ids``);
@@ -212,6 +212,7 @@ def run_method(
         "published": published_for(method, bench.benchmark.name),
         "protocol": protocol,
         "cost": cost,
+        "answers": bench.answers(),
         "counts": output.counts,
         "notes": notes,
         "caches": list(bench.caches),

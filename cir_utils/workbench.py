@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +28,9 @@ from cir_utils.errors import InputError
 from cir_utils.feature_store import image_features, text_features
 from cir_utils.files import MANIFEST, sha256_file, verify_manifest
 from cir_utils.methods import SETTINGS, SettingValue
-from cir_utils.mllm import LocalMLLM
+from cir_utils.mllm import MLLM, LocalMLLM
+from cir_utils.mllm_server import PREFIX as SERVER
+from cir_utils.mllm_server import ServerMLLM, check_spec, read_settings
 from cir_utils.profiles import PACKAGE, check_split, choose, default_cache_dir, load_profile
 from cir_utils.prompts import DOMAINS, SLOTS, load_prompt
 from cir_utils.response_cache import ResponseCache
@@ -119,6 +122,7 @@ class Workbench:
         self.seconds: dict[str, float] = {} if whole is None else whole.seconds
         self.caches: list[str] = [] if whole is None else whole.caches
         self._spent: dict[str, int] = {}
+        self._seen: Counter[str] = Counter()
         self._texts: dict[str, tuple[Tensor, bool, list[str]]] = {} if whole is None else whole._texts
 
     # --- models and features, made once
@@ -166,7 +170,11 @@ class Workbench:
         if self.whole is not None:
             return self.whole.agents
         with self.stage("loading models"):
-            mllm = LocalMLLM(self.mllm_spec, self.device)
+            mllm: MLLM
+            if self.mllm_spec.startswith(SERVER):
+                mllm = ServerMLLM(self.mllm_spec)
+            else:
+                mllm = LocalMLLM(self.mllm_spec, self.device)
             return Agents(
                 mllm,
                 ResponseCache(self.cache_dir / ANSWERS),
@@ -348,6 +356,14 @@ class Workbench:
         self.seconds.clear()
         self.caches.clear()
         self._spent = self._cost_so_far()
+        self._seen = self._classes_so_far()
+        if self._server is not None:
+            self._server.start()
+
+    def answers(self) -> dict[str, int]:
+        """The MLLM's answers since :meth:`start` by class, with those from the cache, and the verifications
+        that were unclear; classes that did not occur are left out."""
+        return dict(sorted((self._classes_so_far() - self._seen).items()))
 
     def cost(self) -> dict[str, int]:
         """MLLM calls, cached calls, tokens and parse failures since :meth:`start`."""
@@ -384,10 +400,20 @@ class Workbench:
             found["encoder"] = self.encoder.describe()
         if "agents" in self.__dict__:
             found["mllm"] = self.agents.mllm.identifier
+            if self._server is not None:
+                found["server"] = self._server.describe()
             prompts = [load_prompt(self.prompts, name, self.domain) for name in SLOTS]
             found["prompts"] = {prompt.label.partition("/")[2]: prompt.sha256 for prompt in prompts}
             found["prompt_set"] = self.prompts
         return found
+
+    @property
+    def _server(self) -> ServerMLLM | None:
+        mllm = self.agents.mllm if "agents" in self.__dict__ else None
+        return mllm if isinstance(mllm, ServerMLLM) else None
+
+    def _classes_so_far(self) -> Counter[str]:
+        return self.agents.classes.copy() if "agents" in self.__dict__ else Counter()
 
     def _cost_so_far(self) -> dict[str, int]:
         if "agents" not in self.__dict__:
@@ -430,6 +456,9 @@ def open_workbench(
     split = check_split(spec, split)
     where = resolve_device(device)
     check_choices(used.precision, used.preprocessing, where)
+    if used.mllm.startswith(SERVER):  # wrong settings show before anything long starts
+        check_spec(used.mllm)
+        read_settings()
     if chosen.shipped:
         folders = [
             spec.root if root is None else None,

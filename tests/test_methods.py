@@ -295,4 +295,4 @@ def test_xr_puts_a_verified_target_before_a_look_alike(bench: Workbench) -> None
 
 
 def test_one_half_is_read_as_false() -> None:
-    assert xr_method.correct([0.5, 0.5000001, 0.4], [False, True, True]) == 2
+    assert xr_method.correct([0.5, 0.5000001, 0.4, 0.4], [False, True, True, False]) == 2

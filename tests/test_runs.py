@@ -65,8 +65,8 @@ def test_a_record_says_what_ran_and_what_it_cost(bench: Workbench) -> None:
     folder = Path(bench.encoder_spec.partition(":")[2])
     assert record["choices"]["encoder"] == {"value": f"local-dir:{folder.name}", "source": "the caller"}
     assert {name: one["value"] for name, one in record["choices"].items() if name != "encoder"} == {
-        "precision": "float32", "preprocessing": "clip", "mllm": "scripted", "prompts": "mini", "temperature": 0.0, "seed": 42,
-        "max_tokens": MINI_MAX_NEW_TOKENS,
+        "precision": "float32", "preprocessing": "clip", "mllm": "scripted", "prompts": "mini",
+        "temperature": 0.0, "seed": 42, "max_tokens": MINI_MAX_NEW_TOKENS,
     }  # fmt: skip
     assert record["published"] == {}
     json.dumps(record, allow_nan=False)

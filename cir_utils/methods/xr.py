@@ -285,8 +285,9 @@ def counts_of(checked: Checked, rows: Sequence[Sequence[int]], candidates: Tenso
 
 
 def correct(probabilities: Sequence[float], expected: Sequence[bool]) -> int:
-    """How many statements are answered as expected; a probability of exactly one half is read as false."""
-    return sum((p > 0.5) == answer for p, answer in zip(probabilities, expected, strict=True))
+    """How many statements are answered as expected; an unclear answer (a probability of exactly one half) is
+    neither true nor false and earns nothing."""
+    return sum(p != 0.5 and (p > 0.5) == answer for p, answer in zip(probabilities, expected, strict=True))
 
 
 def _traces(bench: Workbench, imagined: Imagination) -> list[dict[str, Any]]:
