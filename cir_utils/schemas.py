@@ -244,6 +244,8 @@ def parse_text(text: str, finish_reason: str = "stop", prompt: str = "") -> Pars
         return Parsed(None, "empty", "no text")
     if _echoes(body, prompt):
         return Parsed(None, "echo", "the answer repeats the prompt")
+    if len(body.split()) >= 5 and body in prompt.splitlines():  # where an example stands on its own line
+        return Parsed(None, "echo", "the answer repeats the example of the prompt")
     if finish_reason == "length":
         return Parsed(None, "cut", "the text reaches the token limit")
     if _refuses(body):

@@ -97,6 +97,17 @@ def test_the_example_of_a_text_prompt_is_a_good_answer(name, domain):
     assert parsed.kind == "good" and parsed.value == example(name, domain)
 
 
+@pytest.mark.parametrize("domain", ["fashion", "scene"])
+def test_the_example_given_back_is_an_echo_and_no_answer(domain):
+    for name, schema in JSON_PROMPTS.items():
+        prompt = load_prompt("default", name, domain).text
+        assert parse_json(example(name, domain), schema, "stop", prompt).kind == "echo"
+    for name in TEXT_PROMPTS:
+        prompt = load_prompt("default", name, domain).text
+        assert parse_text(example(name, domain), "stop", prompt).kind == "echo"
+        assert parse_text("another " + example(name, domain), "stop", prompt).kind == "good"
+
+
 @pytest.mark.parametrize("name", TRUTH_PROMPTS)
 def test_the_example_of_a_true_or_false_prompt_is_one_word(name):
     text = load_prompt("default", name).text
