@@ -375,11 +375,9 @@ class ServerMLLM:
 
     def _client(self, retries: int, timeout: float) -> Any:
         openai = _openai()
-        return openai.AsyncOpenAI(
+        client = openai.AsyncOpenAI(
             base_url=self.settings.url,
             api_key=self.settings.key.get_secret_value() or "none",
-            organization="",
-            project="",
             max_retries=retries,
             timeout=timeout,
             default_headers={"Accept-Encoding": "identity"},  # what is counted is what is held
@@ -387,6 +385,9 @@ class ServerMLLM:
                 event_hooks={"response": [_bound]}, follow_redirects=False
             ),
         )
+        if self.settings.key_variable != "OPENAI_API_KEY":  # what the environment says belongs to OpenAI
+            client.organization = client.project = None
+        return client
 
     @property
     def _where(self) -> str:

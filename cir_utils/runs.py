@@ -363,6 +363,15 @@ def describe(run: Run, folder: Path) -> str:
         f"{cost['seconds']:.1f} s; MLLM calls: {cost['mllm_calls']:,}, of them {cost['cached_calls']:,} "
         f"from the cache; parse failures: {cost['parse_failures']}"
     )
+    answers = run.record.get("answers", {})
+    if set(answers) - {"good"}:
+        lines.append("answers: " + ", ".join(f"{count:,} {name}" for name, count in answers.items()))
+    server = run.record["inputs"].get("server")
+    if server:
+        asked = server["generate_calls"] + server["verify_calls"]
+        tokens = f"{server['prompt_tokens']:,} + {server['completion_tokens']:,} tokens"
+        price = f", {server['cost_dollars']:.4f} US dollars" if "cost_dollars" in server else ""
+        lines.append(f"server {server['address']}: {asked:,} requests answered, {tokens}{price}")
     lines += [f"{name.replace('_', ' ')}: {count}" for name, count in counts.items() if count]
     lines += [*run.record["caches"], *(f"note: {note}" for note in run.record["notes"])]
     return "\n".join([*lines, f"run folder: {folder}"])

@@ -461,6 +461,7 @@ def test_a_run_records_everything_but_the_key(
         "--set", "k_prime=4", "--out", str(tmp_path / "run"),
     ]  # fmt: skip
     assert cli.main(arguments) == 0
+    told = capsys.readouterr().out
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     account = record["inputs"]["server"]
     assert record["inputs"]["mllm"] == f"server:m@{server.url.removeprefix('http://')}"
@@ -470,6 +471,8 @@ def test_a_run_records_everything_but_the_key(
     assert account["cost_dollars"] == pytest.approx(calls * (10 * 2 + 3 * 10) / 1e6)
     assert record["answers"] == {"good": 24 + 4 * 3}
     assert account["verification"] == ["generated words"]
+    dollars = f"{account['cost_dollars']:.4f} US dollars"
+    assert f"{calls:,} requests answered, {10 * calls:,} + {3 * calls:,} tokens, {dollars}" in told
 
     before = len(server.log)
     assert cli.main(arguments) == 0
@@ -477,7 +480,7 @@ def test_a_run_records_everything_but_the_key(
     account = json.loads((tmp_path / "run" / "run.json").read_text())["inputs"]["server"]
     assert account["generate_calls"] == account["verify_calls"] == 0
 
-    # Another schema or temperature would be another key; a changed server name is one, too.
+    # Another server is another key: everything would be asked anew.
     monkeypatch.setenv("CIR_SERVER_NAME", "elsewhere")
     server.plan = ["401"]
     assert cli.main(arguments) == 2
