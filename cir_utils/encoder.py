@@ -401,12 +401,16 @@ def _load_published(model: Published, choices: dict[str, Any]) -> ClipEncoder:
     try:
         weights = Path(open_clip.download_pretrained(model.row))
     except Exception as error:  # whatever the hub's client raises without a network or a cache
-        repo = str(model.row.get("hf_hub", "")).rpartition("/")[0]
-        place = hub_constants.HF_HUB_CACHE
+        repo, _, file = str(model.row.get("hf_hub", "")).rpartition("/")
+        mend = "choose weights that are on the Hugging Face hub"
+        if repo:
+            mend = (
+                f"looked for {repo} below {hub_constants.HF_HUB_CACHE}; where there is a network, run "
+                f"`hf download {repo} {file or WEIGHTS[0]}`, or point HF_HOME at a cache that has them"
+            )
         raise InputError(
             f"the weights of {identifier} are not in the local cache and could not be fetched "
-            f"({_first_line(error)}): looked for {repo} below {place}; where there is a network, run "
-            f"`hf download {repo} {WEIGHTS[0]}`, or point HF_HOME at a cache that has them"
+            f"({_first_line(error)}): {mend}"
         ) from None
     if weights.suffix != ".safetensors":
         raise InputError(
