@@ -112,8 +112,8 @@ def load_profile(name: str) -> Profile:
         mllm=_fill(table["mllm"]),
         prompts=table["prompts"],
         shipped=table["shipped"],
-        precision=table["precision"],
-        preprocessing=table["preprocessing"],
+        precision=table.get("precision", "float32"),
+        preprocessing=table.get("preprocessing", "clip"),
         benchmarks=benchmarks,
     )
 
