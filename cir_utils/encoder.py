@@ -4,10 +4,10 @@ One loader serves the shipped mini-CLIP (a folder) and the published models (arc
 Missing weights are an error, never a randomly initialised model, and weights trained with QuickGELU never run
 with plain GELU.
 
-Three choices decide the features beside the model, and all are part of :meth:`ClipEncoder.describe`, hence of
-every cache key and run record: the precision, the preprocessing, and what happens to texts over the context.
-For texts there is one policy: the end is cut off, the end token stays, and the text is reported as cut; who
-writes texts puts the important changes first.
+Two choices decide the features beside the model, and both are part of :meth:`ClipEncoder.describe`, hence of
+every cache key and run record: the precision and the preprocessing. For texts over the context there is no
+choice but one policy: the end is cut off, the end token stays, and the text is reported as cut; who writes
+texts puts the important changes first.
 """
 
 from __future__ import annotations
@@ -270,12 +270,12 @@ def load_encoder(
     choices = {"device": device, "precision": precision, "preprocessing": preprocessing}
     if spec.startswith(LOCAL):
         return _load_folder(Path(spec.removeprefix(LOCAL)), choices)
-    return _load_published(published(spec), choices)
+    return _load_registered(registered(spec), choices)
 
 
 def check_choices(precision: str, preprocessing: str, device: torch.device) -> None:
     """:class:`InputError` for a name that is not in :data:`PRECISIONS` or :data:`PREPROCESSINGS`, and for
-    float16 on a CPU, where open_clip's layers are slow or missing."""
+    float16 on a CPU, whose kernels are made for float32 and bfloat16."""
     for what, value, known in (
         ("--precision", precision, PRECISIONS),
         ("--preprocessing", preprocessing, PREPROCESSINGS),
@@ -287,7 +287,7 @@ def check_choices(precision: str, preprocessing: str, device: torch.device) -> N
 
 
 @dataclass(frozen=True)
-class Published:
+class Registered:
     """A model as open_clip's registry has it. ``identifier`` is ``architecture:tag``; ``config`` the model
     configuration, whose activation is the one that the weights want; ``row`` the registry's entry."""
 
@@ -301,7 +301,7 @@ class Published:
         return f"{self.architecture}:{self.tag}"
 
 
-def published(spec: str) -> Published:
+def registered(spec: str) -> Registered:
     """The model that ``ARCHITECTURE:TAG`` names, looked up without loading anything. Raises and chooses the
     activation as :func:`load_encoder`."""
     if spec in BACKBONES:
@@ -366,7 +366,7 @@ def _load_folder(folder: Path, choices: dict[str, Any]) -> ClipEncoder:
     )
 
 
-def _look_up(architecture: str, tag: str) -> Published:
+def _look_up(architecture: str, tag: str) -> Registered:
     architectures = open_clip.list_models()
     if architecture not in architectures:
         near = difflib.get_close_matches(architecture, architectures, 5, 0.5) or [
@@ -393,20 +393,24 @@ def _look_up(architecture: str, tag: str) -> Published:
         raise InputError(
             f"the weights {tag} want {asked} and the configuration {architecture} has the other: name another"
         )
-    return Published(architecture, tag, config, row)
+    return Registered(architecture, tag, config, row)
 
 
-def _load_published(model: Published, choices: dict[str, Any]) -> ClipEncoder:
+def _load_registered(model: Registered, choices: dict[str, Any]) -> ClipEncoder:
     architecture, tag, identifier, config = model.architecture, model.tag, model.identifier, model.config
     try:
         weights = Path(open_clip.download_pretrained(model.row))
     except Exception as error:  # whatever the hub's client raises without a network or a cache
-        repo = str(model.row.get("hf_hub", "")).rpartition("/")[0]
-        place = hub_constants.HF_HUB_CACHE
+        repo, _, file = str(model.row.get("hf_hub", "")).rpartition("/")
+        mend = "choose weights that are on the Hugging Face hub"
+        if repo:
+            mend = (
+                f"looked for {repo} below {hub_constants.HF_HUB_CACHE}; where there is a network, run "
+                f"`hf download {repo} {file or WEIGHTS[0]}`, or point HF_HOME at a cache that has them"
+            )
         raise InputError(
             f"the weights of {identifier} are not in the local cache and could not be fetched "
-            f"({_first_line(error)}): looked for {repo} below {place}; where there is a network, run "
-            f"`hf download {repo} {WEIGHTS[0]}`, or point HF_HOME at a cache that has them"
+            f"({_first_line(error)}): {mend}"
         ) from None
     if weights.suffix != ".safetensors":
         raise InputError(

@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from tiny_clip import tiny_config, write_tiny_clip, write_tokenizer
 
-from cir_utils.encoder import BACKBONES, TEXT_STEP, ClipEncoder, load_encoder, published
+from cir_utils.encoder import BACKBONES, TEXT_STEP, ClipEncoder, load_encoder, registered
 from cir_utils.errors import InputError
 from cir_utils.feature_store import image_features
 from cir_utils.files import sha256_file
@@ -432,7 +432,7 @@ REPOSITORIES = {
 
 @pytest.mark.parametrize(("name", "spec"), [(name, spec) for name, row in BACKBONES.items() for spec in row])
 def test_every_backbone_of_the_papers_is_in_open_clips_registry(name, spec):
-    found = published(spec)
+    found = registered(spec)
     assert found.identifier == spec
     assert (found.architecture, found.tag) in open_clip.list_pretrained()
     vision = found.config["vision_cfg"]
@@ -446,7 +446,7 @@ def test_every_backbone_of_the_papers_is_in_open_clips_registry(name, spec):
 @pytest.mark.parametrize("profile", ["laptop", "paper"])
 def test_the_profiles_name_backbones_of_the_papers(profile):
     chosen = load_profile(profile)
-    assert published(chosen.encoder).identifier == chosen.encoder
+    assert registered(chosen.encoder).identifier == chosen.encoder
     assert chosen.encoder in {spec for row in BACKBONES.values() for spec in row}
     assert (chosen.precision, chosen.preprocessing) == ("float32", "targetpad-1.25")
 
@@ -462,16 +462,16 @@ def test_the_profiles_name_backbones_of_the_papers(profile):
     ],
 )
 def test_the_activation_follows_the_weights(spec, identifier):
-    found = published(spec)
+    found = registered(spec)
     assert found.identifier == identifier
     assert bool(found.config.get("quick_gelu")) == ("quickgelu" in identifier)
 
 
 def test_a_printed_name_is_no_identifier():
     with pytest.raises(InputError, match="ViT-B-32:laion2b_s34b_b79k or ViT-B-32-quickgelu:openai"):
-        published("ViT-B/32")
+        registered("ViT-B/32")
     with pytest.raises(InputError, match="unknown weights 'laion2b_s34b_b79k' of ViT-B-32-quickgelu"):
-        published("ViT-B-32-quickgelu:laion2b_s34b_b79k")
+        registered("ViT-B-32-quickgelu:laion2b_s34b_b79k")
 
 
 def test_missing_weights_offline_say_what_to_fetch_and_where_it_was_looked_for(tmp_path):

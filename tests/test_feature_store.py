@@ -371,7 +371,7 @@ def start(*arguments):
     return process
 
 
-def test_two_processes_share_the_work_and_do_nothing_twice(pictures, tmp_path):
+def test_three_processes_share_the_work_and_do_nothing_twice(pictures, tmp_path):
     encoder = SlowEncoder(tmp_path / "log")
     outs = [tmp_path / f"{number}.safetensors" for number in range(3)]
     workers = [start(encoder, pictures, tmp_path / "cache", out) for out in outs]

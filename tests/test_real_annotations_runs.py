@@ -11,6 +11,7 @@ import colorsys
 import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from PIL import Image, ImageDraw
 from tiny_clip import write_open_clip
 from tiny_models import write_tiny_vlm
 
-from cir_utils import agents
 from cir_utils.cli import main
 from cir_utils.encoder import load_encoder
+from cir_utils.mllm import Answer, LocalMLLM, Request
 from cir_utils.runs import Run, load_run
 
 METHODS = ("image-only", "sdr-cir", "xr")
@@ -43,7 +44,12 @@ def run_all(
 ) -> Runs:
     """Every method through the command line on a benchmark's folder."""
     # A random MLLM writes until it is stopped: a few tokens show the whole path as well as a thousand.
-    monkeypatch.setattr(agents, "MAX_NEW_TOKENS", dict.fromkeys(agents.MAX_NEW_TOKENS, 4))
+    generate = LocalMLLM.generate
+
+    def briefly(self: LocalMLLM, requests: Sequence[Request]) -> list[Answer]:
+        return generate(self, [replace(request, max_new_tokens=4) for request in requests])
+
+    monkeypatch.setattr(LocalMLLM, "generate", briefly)
 
     def call(profile: str, benchmark: str, split: str, root: Path, limit: int) -> dict[str, Run]:
         runs = {}
