@@ -21,14 +21,15 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tqdm import tqdm
 
-from cir_utils.mllm import MLLM, Answer, Request, VerifyItem
+from cir_utils.mllm import MLLM, UNCLEAR, Answer, Request, Unanswered, VerifyItem
 from cir_utils.prompts import Prompt, load_prompt
 from cir_utils.response_cache import (
     ImageHashes,
@@ -47,6 +48,7 @@ from cir_utils.schemas import (
     TextImagination,
     VisionImagination,
     cut_text,
+    json_schema,
     parse_json,
     parse_text,
 )
@@ -177,17 +179,32 @@ class _Outcome(Generic[Value]):
 class Agents:
     """All agents on one MLLM with one prompt set, sharing one cache; ``cost`` adds up over the object's life.
 
-    ``cache`` None keeps answers in memory only.
+    ``cache`` None keeps answers in memory only. ``domain`` ("fashion" or "scene") chooses the wording where
+    the prompt set has several. ``temperature`` and ``seed`` are those of every agent but the dense captioner;
+    ``max_tokens`` those limits of answers that are not the usual ones (see :func:`token_limits`).
     """
 
-    def __init__(self, mllm: MLLM, cache: ResponseCache | None = None, prompt_set: str = "default") -> None:
+    def __init__(
+        self,
+        mllm: MLLM,
+        cache: ResponseCache | None = None,
+        prompt_set: str = "default",
+        domain: str = "",
+        temperature: float = 0.0,
+        seed: int = 42,
+        max_tokens: Mapping[str, int] | None = None,
+    ) -> None:
         self.mllm = mllm
         self.cache = ResponseCache() if cache is None else cache
         self.prompt_set = prompt_set
+        self.domain = domain
         self.cost = Cost()
-        self.max_new_tokens = MINI_MAX_NEW_TOKENS if prompt_set == "mini" else MAX_NEW_TOKENS
+        #: Answers by class (``schemas.Kind``), the first and the second ones, and "unclear" verifications.
+        self.classes: Counter[str] = Counter()
+        self.temperature, self.seed = temperature, seed
+        self.max_new_tokens = token_limits(prompt_set, max_tokens)
         self._hash = ImageHashes()
-        self._reask = load_prompt("shared", "reask")
+        self._reask = self._prompt("reask")
 
     # --- captions and descriptions ----------------------------------------------------------------------
 
@@ -401,8 +418,15 @@ class Agents:
             if new:
                 items.append((VerifyItem(images, prefix, tuple(new)), list(new.values())))
         with self._progress(agent, asked) as bar:
-            for block in _blocks(items, BLOCK_PAIRS):
-                rows = self.mllm.verdicts([item for item, _ in block])
+            for block in _blocks(items, getattr(self.mllm, "block", BLOCK_PAIRS)):
+                try:
+                    rows = self.mllm.verdicts([item for item, _ in block])
+                except Unanswered as error:
+                    flat = [key for _, keys in block for key in keys]
+                    self.cache.put_verdicts(
+                        {flat[place]: StoredVerdict(*verdict) for place, verdict in error.answers.items()}
+                    )
+                    raise
                 found = {
                     key: StoredVerdict(*verdict)
                     for (_, keys), row in zip(block, rows, strict=True)
@@ -415,12 +439,13 @@ class Agents:
         self.cost.cached_calls += len(triples) - asked
         self.cost.prompt_tokens += sum(known[key].prompt_tokens for key in wanted)
         self.cost.completion_tokens += len(triples)
+        self.classes["unclear"] += sum(known[key].p_true == UNCLEAR for key in wanted)
         return [known[key].p_true for key in wanted]
 
     # --- asking -----------------------------------------------------------------------------------------
 
     def _prompt(self, name: str) -> Prompt:
-        return load_prompt(self.prompt_set, name)
+        return load_prompt(self.prompt_set, name, self.domain)
 
     def _ask_text(
         self, prompt: Prompt, values: Sequence[dict[str, Any]], *rest: Any, **more: Any
@@ -430,20 +455,22 @@ class Agents:
     def _ask_json(
         self, prompt: Prompt, schema: type[Schema], values: Sequence[dict[str, Any]], *rest: Any, **more: Any
     ) -> list[_Outcome[Schema]]:
-        def parse(text: str, finish_reason: str) -> Parsed[Schema]:
-            return parse_json(text, schema, finish_reason)
+        def parse(text: str, finish_reason: str, asked: str) -> Parsed[Schema]:
+            return parse_json(text, schema, finish_reason, asked)
 
-        return self._ask(prompt, parse, values, *rest, **more)
+        form = json_schema(schema) if getattr(self.mllm, "structured", False) else ""
+        return self._ask(prompt, parse, values, *rest, schema=form, **more)
 
     def _ask(
         self,
         prompt: Prompt,
-        parse: Callable[[str, str], Parsed[Value]],
+        parse: Callable[[str, str, str], Parsed[Value]],
         values: Sequence[dict[str, Any]],
         images: Sequence[tuple[Path, ...]] | None = None,
-        temperature: float = 0.0,
+        temperature: float | None = None,
         seeds: Sequence[int] | None = None,
         again: bool = True,
+        schema: str = "",
     ) -> list[_Outcome[Value]]:
         """Ask for every filling of ``prompt``; what cannot be used is asked for once more, if ``again``."""
         agent = prompt.name
@@ -454,20 +481,26 @@ class Agents:
                 prompt.fill(**_slots(value)),
                 tuple(map(Path, own)),
                 limit,
-                temperature,
-                seeds[i] if seeds else 42,
+                self.temperature if temperature is None else temperature,
+                seeds[i] if seeds else self.seed,
+                schema,
             )
             for i, (value, own) in enumerate(zip(values, images, strict=True))
         ]
         answers = self._answers(agent, requests, parse)
-        parsed = [parse(answer.text, answer.finish_reason) for answer in answers]
+        parsed = [
+            parse(answer.text, answer.finish_reason, request.prompt)
+            for answer, request in zip(answers, requests, strict=True)
+        ]
+        self.classes.update(read.kind for read in parsed)
         attempts = [[_attempt(answer, read)] for answer, read in zip(answers, parsed, strict=True)]
         failed = [i for i, read in enumerate(parsed) if read.value is None]
         self.cost.parse_failures += len(failed)
         if again and failed:
             second = [self._again(requests[i], parsed[i]) for i in failed]
-            for i, answer in zip(failed, self._answers(agent, second, parse), strict=True):
-                answers[i], parsed[i] = answer, parse(answer.text, answer.finish_reason)
+            for i, asked, answer in zip(failed, second, self._answers(agent, second, parse), strict=True):
+                answers[i], parsed[i] = answer, parse(answer.text, answer.finish_reason, asked.prompt)
+                self.classes[parsed[i].kind] += 1
                 attempts[i].append(_attempt(answer, parsed[i]))
         return [
             _Outcome(
@@ -484,7 +517,7 @@ class Agents:
         return replace(request, prompt=request.prompt + self._reask.fill(problem=read.problem))
 
     def _answers(
-        self, agent: str, requests: Sequence[Request], parse: Callable[[str, str], Parsed[Any]]
+        self, agent: str, requests: Sequence[Request], parse: Callable[[str, str, str], Parsed[Any]]
     ) -> list[StoredAnswer]:
         """Answers from the cache or the model, in order; equal requests go to the model once."""
         keys = [
@@ -495,6 +528,7 @@ class Agents:
                 request.max_new_tokens,
                 request.temperature,
                 request.seed,
+                request.schema,
             )
             for request in requests
         ]
@@ -502,11 +536,20 @@ class Agents:
         new = {key: request for key, request in zip(keys, requests, strict=True) if key not in known}
         with self._progress(agent, len(new)) as bar:
             pending = list(new.items())
-            for start in range(0, len(pending), BLOCK_REQUESTS):
-                block = pending[start : start + BLOCK_REQUESTS]
-                given = self.mllm.generate([request for _, request in block])
+            size = getattr(self.mllm, "block", BLOCK_REQUESTS)
+            for start in range(0, len(pending), size):
+                block = pending[start : start + size]
+                try:
+                    given = self.mllm.generate([request for _, request in block])
+                except Unanswered as error:
+                    came = [(*block[place], answer) for place, answer in error.answers.items()]
+                    self.cache.put_answers(
+                        {key: _stored(answer, agent, parse, request) for key, request, answer in came}
+                    )
+                    raise
                 found = {
-                    key: _stored(answer, agent, parse) for (key, _), answer in zip(block, given, strict=True)
+                    key: _stored(answer, agent, parse, request)
+                    for (key, request), answer in zip(block, given, strict=True)
                 }
                 self.cache.put_answers(found)
                 known.update(found)
@@ -531,7 +574,7 @@ class Agents:
         }
         trace: dict[str, Any] = {
             "agent": prompt.name,
-            "prompt": f"{prompt.set}/{prompt.name}",
+            "prompt": prompt.label,
             "prompt_sha256": prompt.sha256,
             "inputs": {**inputs, "images": [Path(image).name for image in images]},
             "attempts": attempts,
@@ -567,6 +610,14 @@ class Agents:
         return tqdm(
             total=total, desc=agent, unit="call", disable=not sys.stderr.isatty() or not total, leave=False
         )
+
+
+def token_limits(prompt_set: str, chosen: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The most tokens of an answer by agent: what is ``chosen`` for it, else for "other", else the usual
+    limit of agents that are asked with ``prompt_set``."""
+    usual = MINI_MAX_NEW_TOKENS if prompt_set == "mini" else MAX_NEW_TOKENS
+    chosen = chosen or {}
+    return {agent: chosen.get(agent, chosen.get("other", limit)) for agent, limit in usual.items()}
 
 
 def repeats_reference(answer: SelectiveCoT) -> bool:
@@ -641,8 +692,10 @@ def _attempt(answer: StoredAnswer, read: Parsed[Any]) -> dict[str, Any]:
     return {**attempt, "problem": read.problem} if read.problem else attempt
 
 
-def _stored(answer: Answer, agent: str, parse: Callable[[str, str], Parsed[Any]]) -> StoredAnswer:
-    kind = parse(answer.text, answer.finish_reason).kind
+def _stored(
+    answer: Answer, agent: str, parse: Callable[[str, str, str], Parsed[Any]], request: Request
+) -> StoredAnswer:
+    kind = parse(answer.text, answer.finish_reason, request.prompt).kind
     return StoredAnswer(
         answer.text, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, kind, agent
     )

@@ -20,7 +20,7 @@ import typer
 from cir_utils import __version__
 from cir_utils.errors import InputError
 from cir_utils.methods import METHODS, get_method, parse_assignments, resolve_settings
-from cir_utils.profiles import check_split, load_profile
+from cir_utils.profiles import check_split, choose, load_profile
 
 app = typer.Typer(
     name="cir",
@@ -51,7 +51,29 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")
 ]
 EncoderOption = Annotated[str | None, typer.Option("--encoder", help="CLIP model, instead of the profile's.")]
-MllmOption = Annotated[str | None, typer.Option("--mllm", help="MLLM, instead of the profile's.")]
+MllmOption = Annotated[
+    str | None, typer.Option("--mllm", help="MLLM, instead of the profile's; server:MODEL asks a server.")
+]
+PrecisionOption = Annotated[
+    str | None, typer.Option("--precision", help="CLIP's: float32, bfloat16, or on a GPU float16.")
+]
+PreprocessingOption = Annotated[
+    str | None, typer.Option("--preprocessing", help="CLIP's: clip (the model's own) or targetpad-1.25.")
+]
+PromptsOption = Annotated[
+    str | None, typer.Option("--prompts", help="Prompt set, instead of the profile's: default or mini.")
+]
+TemperatureOption = Annotated[
+    float | None,
+    typer.Option("--temperature", help="Of the MLLM, 0 (greedy) to 2, instead of the profile's."),
+]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", help="Of the MLLM's sampling, instead of the profile's.")
+]
+TokensOption = Annotated[
+    int | None,
+    typer.Option("--max-tokens", help="Most tokens of an answer, all agents, instead of the profile's."),
+]
 ConceptOption = Annotated[
     bool, typer.Option("--shared-concept", help="CIRCO: put the shared concept into the text.")
 ]
@@ -131,7 +153,13 @@ def run_command(
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     encoder: EncoderOption = None,
+    precision: PrecisionOption = None,
+    preprocessing: PreprocessingOption = None,
     mllm: MllmOption = None,
+    prompts: PromptsOption = None,
+    temperature: TemperatureOption = None,
+    seed: SeedOption = None,
+    max_tokens: TokensOption = None,
     shared_concept: ConceptOption = False,
     gallery: GalleryOption = "original",
     keep_reference: ReferenceOption = None,
@@ -141,8 +169,10 @@ def run_command(
 ) -> None:
     """Run one method on one benchmark: a table here, and a run folder with everything."""
     get_method(method)
-    spec = load_profile(profile).benchmark(benchmark)
+    chosen = load_profile(profile)
+    spec = chosen.benchmark(benchmark)
     check_split(spec, split)
+    choose(chosen, prompts=prompts, temperature=temperature, seed=seed, max_tokens=max_tokens)
     resolved = resolve_settings(method, spec.settings, parse_assignments(settings or []))
     with _only_result_on_stdout():
         from cir_utils import runs
@@ -151,8 +181,9 @@ def run_command(
         runs.check_out(out)
         bench = open_workbench(
             benchmark, profile, split, root=root, device=device, cache_dir=cache, limit=limit,
-            encoder=encoder, mllm=mllm, shared_concept=shared_concept, gallery=gallery,
-            reference=_reference(keep_reference), both_orders=both_orders, missing=missing,
+            encoder=encoder, precision=precision, preprocessing=preprocessing, mllm=mllm, prompts=prompts,
+            temperature=temperature, seed=seed, max_tokens=max_tokens, shared_concept=shared_concept,
+            gallery=gallery, reference=_reference(keep_reference), both_orders=both_orders, missing=missing,
         )  # fmt: skip
         run = runs.run_method(bench, method, resolved)
         folder = run.save(out)
@@ -359,14 +390,16 @@ def doctor_command(
     profile: ProfileOption = "mini",
     device: DeviceOption = "auto",
     cache: CacheOption = None,
+    encoder: EncoderOption = None,
+    mllm: MllmOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check versions, device, models, data and cache: OK, or what to do."""
+    """Check versions, memory, models, data and disk: OK, or the command that mends it."""
     load_profile(profile)
     with _only_result_on_stdout():
         from cir_utils import doctor
 
-        checks = doctor.check(profile, device=device, cache_dir=cache)
+        checks = doctor.check(profile, device=device, cache_dir=cache, encoder=encoder, mllm=mllm)
     if as_json:
         print(json.dumps(doctor.as_dict(profile, checks), ensure_ascii=False))
     else:

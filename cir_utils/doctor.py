@@ -1,29 +1,51 @@
-"""``cir doctor``: can this profile run here? Each line says OK, or what to do.
+"""``cir doctor``: can this profile run here? Each line says OK, or the command that mends it.
 
-Nothing is downloaded and nothing long is started: shipped files are checked by their checksums, hub models by
-looking into the local cache, real data by reading the annotations."""
+Nothing is downloaded and no model is loaded: shipped files are checked by their checksums, hub models by
+looking into the local cache, real data by what `data_scripts/check_data.py` says of their folders (the files'
+heads are read: minutes at most for COCO's 123,403 pictures). What is large and not there yet must also have
+room on the disk."""
 
 from __future__ import annotations
 
+import json
+import os
 import platform
+import re
+import shlex
 import shutil
 import sys
 import tempfile
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from cir_utils import __version__
+from cir_utils import __version__, profiles
 from cir_utils.errors import InputError
-from cir_utils.profiles import PACKAGE, Profile, default_cache_dir, load_profile
+from cir_utils.profiles import (
+    PACKAGE,
+    BenchmarkSpec,
+    Profile,
+    choose,
+    data_dir,
+    default_cache_dir,
+    load_profile,
+)
 
 NOTEBOOK_MODULES = ("papermill", "nbformat", "nbconvert", "ipykernel")
 #: Free room below which a cache folder is called too small, in bytes.
 ROOM = 500_000_000
+GB = 10**9
+#: What `data_scripts/fetch_data.py` needs beside the package's own requirements (the extra "data").
+DATA_MODULES = ("pooch", "requests")
+#: An MLLM of this form is served elsewhere: no weights and no GPU are needed here.
+SERVED = "server:"
+#: The part of the named memory that counts as enough: machines of 8 GB report less.
+ENOUGH = 0.9
 
 
 @dataclass(frozen=True)
@@ -37,16 +59,32 @@ class Check:
     mend: str = ""
 
 
-def check(profile: str, device: str = "auto", cache_dir: Path | None = None) -> list[Check]:
-    """All checks for ``profile``; it can run when every one is ``ok``. Raises :class:`InputError` for an
-    unknown profile alone: everything else that is wrong becomes a line."""
-    chosen = load_profile(profile)
+def check(
+    profile: str,
+    device: str = "auto",
+    cache_dir: Path | None = None,
+    encoder: str | None = None,
+    mllm: str | None = None,
+) -> list[Check]:
+    """All checks for ``profile``, with ``encoder`` and ``mllm`` in the place of its own where given; it can
+    run when every one is ``ok``. Raises :class:`InputError` for an unknown profile alone: everything else
+    that is wrong becomes a line."""
+    chosen = choose(load_profile(profile), encoder=encoder, mllm=mllm)
     checks = [_python(), *_packages(), _try("device", lambda: _device(device), "name another --device")]
-    checks += [_encoder(chosen), _mllm(chosen), _prompts(chosen)]
-    checks += [
-        _try(f"data of {name}", lambda name=name: _data(chosen, name), "see the message")  # type: ignore[misc]
-        for name in chosen.benchmarks
-    ]
+    checks += _memory(chosen, device)
+    models = [_encoder(chosen), _mllm(chosen)]
+    data = [_data_check(chosen, spec) for spec in chosen.benchmarks.values()]
+    checks += [*models, _prompts(chosen), *data]
+    if not chosen.shipped:
+        if not all(one.ok for one in models):
+            checks.append(
+                _room("room for weights", _hub_cache(), chosen.needs.get("weights_gb", 0), "HF_HOME")
+            )
+        if not all(one.ok for one in data):
+            checks += [
+                _fetching(),
+                _room("room for data", data_dir(), chosen.needs.get("data_gb", 0), "CIR_DATA"),
+            ]
     return [*checks, _cache(cache_dir or default_cache_dir()), _notebooks()]
 
 
@@ -98,7 +136,7 @@ def _packages() -> list[Check]:
         return [
             Check("packages", False, "cir_utils is not installed", "run `make setup`, or `pip install -e .`")
         ]
-    bad = []
+    bad, mend = [], []
     for requirement in wanted:
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue
@@ -106,11 +144,14 @@ def _packages() -> list[Check]:
             have = version(requirement.name)
         except PackageNotFoundError:
             bad.append(f"{requirement.name} is missing")
+            mend.append(requirement)
             continue
         if not requirement.specifier.contains(have, prereleases=True):
             bad.append(f"{requirement.name} {have} is not {requirement.specifier}")
-    mend = "run `make setup`, or `pip install -r requirements.lock`"
-    return [Check("packages", not bad, "; ".join(bad) or f"{len(wanted)} as required", mend if bad else "")]
+            mend.append(requirement)
+    names = " ".join(shlex.quote(f"{one.name}{one.specifier}") for one in mend)
+    advice = f"pip install {names} (or all as tested: pip install -r requirements.lock)" if mend else ""
+    return [Check("packages", not bad, "; ".join(bad) or f"{len(wanted)} as required", advice)]
 
 
 def _required() -> list[str]:
@@ -136,39 +177,162 @@ def _device(device: str) -> str:
     return f"{where}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
+def _memory(profile: Profile, device: str) -> list[Check]:
+    """The machine's and the GPU's memory against what the profile needs, where it says so."""
+    checks = []
+    if need := profile.needs.get("memory_gb"):
+        have = _physical_memory()
+        ok = have is None or have >= ENOUGH * need * GB
+        found = "cannot be told" if have is None else f"{have / GB:.0f} GB, {need:g} GB needed"
+        mend = f"run on a machine with {need:g} GB, or name smaller models with --encoder and --mllm"
+        checks.append(Check("memory", ok, found, "" if ok else mend))
+    if (need := profile.needs.get("gpu_gb")) and not profile.mllm.startswith(SERVED):
+        have = _gpu_memory(device)
+        ok = have >= ENOUGH * need * GB
+        found = f"{have / GB:.0f} GB, {need:g} GB needed for {profile.mllm}" if have else "no GPU is here"
+        mend = f"run on a machine with a GPU of {need:g} GB, or name a smaller or a served MLLM with --mllm"
+        checks.append(Check("GPU memory", ok, found, "" if ok else mend))
+    return checks
+
+
+def _physical_memory() -> int | None:
+    """The machine's memory in bytes; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _gpu_memory(device: str) -> int:
+    """The memory of the GPU that ``device`` names, in bytes; 0 for the CPU and a device that is not there."""
+    import torch
+
+    from cir_utils.device import resolve_device
+
+    try:
+        where = resolve_device(device)
+    except InputError:  # said in the line of the device
+        return 0
+    return int(torch.cuda.get_device_properties(where).total_memory) if where.type == "cuda" else 0
+
+
+def _hub_cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _room(name: str, folder: Path, need: float, variable: str) -> Check:
+    """Free bytes where ``folder`` is or will be."""
+    place = next(part for part in (folder.resolve(), *folder.resolve().parents) if part.exists())
+    free = shutil.disk_usage(place).free
+    found = f"{free / GB:.0f} GB free in {folder}, up to {need:g} GB needed"
+    if free >= need * GB:
+        return Check(name, True, found)
+    return Check(
+        name, False, found, f"make room, or name a folder on another disk: export {variable}=/FOLDER"
+    )
+
+
 def _encoder(profile: Profile) -> Check:
-    name = f"CLIP {profile.encoder if not profile.shipped else 'mini-clip'}"
-    if profile.shipped:
-        return _try(name, lambda: _shipped(Path(profile.encoder.partition(":")[2])), "reinstall cir_utils")
+    kind, _, folder = profile.encoder.partition(":")
+    shipped = Path(folder).is_relative_to(profiles.PACKAGE)
+    name = f"CLIP {Path(folder).name if shipped else profile.encoder}"
+    if kind == "local-dir":
+        return _folder(name, Path(folder), "open_clip_config.json", "open_clip_*.*", "--encoder")
     import open_clip
     from huggingface_hub import try_to_load_from_cache
 
     architecture, _, tag = profile.encoder.partition(":")
     row = open_clip.get_pretrained_cfg(architecture, tag)
     if not row:
-        return Check(name, False, "open_clip does not know it", "see open_clip.list_pretrained()")
+        return Check(name, False, "open_clip does not know it",
+                     'python -c "import open_clip; print(open_clip.list_pretrained())"')  # fmt: skip
     repo = str(row.get("hf_hub", "")).strip("/")
-    there = repo and isinstance(try_to_load_from_cache(repo, "open_clip_model.safetensors"), str)
-    if there:
+    files = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+    if repo and any(isinstance(try_to_load_from_cache(repo, file), str) for file in files):
         return Check(name, True, "in the local cache")
-    return Check(
-        name,
-        False,
-        "its weights are not in the local cache",
-        f"fetch them: hf download {repo} open_clip_model.safetensors",
-    )
+    fetch = f"hf download {repo} {files[0]}"
+    if not repo:  # open_clip fetches these by address, into its own cache
+        fetch = (
+            f"python -c \"import open_clip; open_clip.create_model('{architecture}', pretrained='{tag}')\""
+        )
+    return Check(name, False, "its weights are not in the local cache", f"fetch them: {fetch}")
 
 
 def _mllm(profile: Profile) -> Check:
-    name = f"MLLM {profile.mllm if not profile.shipped else 'mini-vlm'}"
-    if profile.shipped or Path(profile.mllm).is_dir():
-        return _try(name, lambda: _shipped(Path(profile.mllm)), "reinstall cir_utils")
+    folder = Path(profile.mllm)
+    shipped = folder.is_relative_to(profiles.PACKAGE)
+    name = f"MLLM {folder.name if shipped else profile.mllm}"
+    if shipped or folder.is_dir():
+        return _folder(name, folder, "config.json", "*.safetensors", "--mllm")
+    if profile.mllm.startswith(SERVED):
+        return _server(profile.mllm)
+    repo, _, revision = profile.mllm.partition("@")
+    if not re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", repo):
+        return Check(name, False, "neither a folder nor a hub id", "name a folder or owner/name with --mllm")
+    missing = _missing_weights(repo, revision or None)
+    if not missing:
+        return Check(name, True, "in the local cache")
+    found = "its weights are not in the local cache"
+    if missing != ["config.json"]:
+        found += f": {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''} of a download that was cut"
+    version = f" --revision {revision}" if revision else ""
+    return Check(name, False, found, f"fetch them: hf download {repo}{version}")
+
+
+def _missing_weights(repo: str, revision: str | None) -> list[str]:
+    """The files of a hub model without which it cannot be loaded and that the local cache does not hold;
+    ``config.json`` alone where it holds nothing."""
     from huggingface_hub import try_to_load_from_cache
 
-    repo, _, revision = profile.mllm.partition("@")
-    if isinstance(try_to_load_from_cache(repo, "config.json", revision=revision or None), str):
-        return Check(name, True, "in the local cache")
-    return Check(name, False, "its weights are not in the local cache", f"fetch them: hf download {repo}")
+    def cached(file: str) -> str | None:
+        found = try_to_load_from_cache(repo, file, revision=revision)
+        return found if isinstance(found, str) else None
+
+    if cached("config.json") is None:
+        return ["config.json"]
+    index = cached("model.safetensors.index.json")
+    try:
+        shards = json.loads(Path(index).read_text("utf-8"))["weight_map"].values() if index else ()
+    except (OSError, ValueError, KeyError, AttributeError):
+        return ["model.safetensors.index.json"]
+    return [file for file in dict.fromkeys(shards or ("model.safetensors",)) if cached(file) is None]
+
+
+def _folder(name: str, folder: Path, config: str, weights: str, option: str) -> Check:
+    """A model in a folder: shipped ones by their checksums, others by the files that they must have."""
+    if folder.is_relative_to(profiles.PACKAGE):
+        return _try(name, lambda: _shipped(folder), "reinstall cir_utils")
+    missing = [what for what, there in (
+        (config, (folder / config).is_file()),
+        (weights, any(path.name != config for path in folder.glob(weights))),
+    ) if not there]  # fmt: skip
+    if missing:
+        return Check(name, False, f"{folder} has no {' and no '.join(missing)}",
+                     f"name the folder of a whole model with {option}")  # fmt: skip
+    return Check(name, True, f"in {folder}")
+
+
+def _server(spec: str) -> Check:
+    """Whether the server's settings are right and it answers, within a few seconds; no question is asked."""
+    from cir_utils.mllm_server import ServerMLLM
+
+    mend = ""
+
+    def look() -> str:
+        nonlocal mend
+        mllm = ServerMLLM(spec)
+        key = f"key from {mllm.settings.key_variable}"
+        if not mllm.settings.key.get_secret_value():
+            key = f"no key ({mllm.settings.key_variable} is not set; servers of one's own need none)"
+        listed = mllm.models()
+        if mllm.model not in listed:
+            mend = f"it does not list {mllm.model}; it lists {', '.join(listed[:5]) or 'nothing'}"
+        return f"{mllm.settings.url} answers, {key}"
+
+    found = _try(f"MLLM {spec}", look, "see docs/servers.md")
+    return Check(found.name, True, found.found, mend) if found.ok else found
 
 
 def _shipped(folder: Path) -> str:
@@ -179,31 +343,94 @@ def _shipped(folder: Path) -> str:
 
 
 def _prompts(profile: Profile) -> Check:
-    from cir_utils.prompts import SLOTS, load_prompt
+    from cir_utils.benchmarks import BENCHMARKS
+    from cir_utils.prompts import DOMAINS, SLOTS, load_prompt
 
     def look() -> str:
-        for name in SLOTS:
-            load_prompt(profile.prompts, name)
-        return f"{len(SLOTS)} prompts"
+        families = [BENCHMARKS[name].family for name in profile.benchmarks]
+        domains = list(dict.fromkeys(DOMAINS[family] for family in families))
+        for domain in domains:
+            for name in SLOTS:
+                load_prompt(profile.prompts, name, domain)
+        return f"{len(SLOTS)} prompts, worded for {' and '.join(domains)}"
 
     return _try(f"prompts {profile.prompts}", look, "reinstall cir_utils")
 
 
-def _data(profile: Profile, name: str) -> str:
+def _data_check(profile: Profile, spec: BenchmarkSpec) -> Check:
+    """Whether ``cir run`` finds the queries and all pictures of a benchmark."""
+    name = f"data of {spec.name}"
+    root = shlex.quote(str(spec.root))
+    fetch = " && ".join(f"python -m data_scripts.fetch_data {one} --root {root}" for one in spec.fetch)
+    looker = None if profile.shipped else _check_data()
+    if looker is None or spec.name not in looker.PUBLISHED:
+        read = _try(name, lambda: _data(profile, spec), fetch or "see the message")
+        return Check(name, False, read.found, fetch) if fetch and not read.ok else read
+    if not spec.root.is_dir():
+        found, ok, lacking = [f"the folder {spec.root} does not exist"], False, False
+    else:
+        found, ok, lacking = _looked(looker, spec)
+    again = f"python data_scripts/check_data.py {spec.name} --split {spec.splits[0]} --root {root}"
+    mend = f"{fetch or 'put the files there'}; look again: {again}"
+    if lacking:
+        mend += "; or leave them out: cir run ... --missing leave-out"
+    return Check(name, ok, " | ".join(found), "" if ok else mend)
+
+
+def _looked(looker: Any, spec: BenchmarkSpec) -> tuple[list[str], bool, bool]:
+    """What `check_data` says of every split, whether all can be used as they are, and whether pictures are
+    missing or damaged. A part of what was published counts as usable, and is said to be a part."""
+    found, ok, lacking = [], True, False
+    for split in spec.splits:
+        report = looker.check(spec.name, split, spec.root)
+        said = [text.partition("; fetch it")[0] for text in report.unusable]
+        if report.faults:
+            said.append(f"{len(report.faults):,} of {report.gallery:,} pictures are missing or damaged")
+        ok, lacking = ok and not said, lacking or bool(report.faults)
+        usable = [f"{report.queries:,} queries, gallery {report.gallery:,}", *report.incomplete]
+        found.append(f"{split}: {'; '.join(said or usable)}")
+    return found, ok, lacking
+
+
+def _check_data() -> Any:
+    """The module `data_scripts/check_data.py` of the checkout; None for a package installed without it."""
+    path = PACKAGE.parent / "data_scripts" / "check_data.py"
+    spec = spec_from_file_location("cir_check_data", path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        return None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    vars(module)["look"] = cache(module.look)  # both splits of CIRCO have one gallery: opened once
+    return module
+
+
+def _data(profile: Profile, spec: BenchmarkSpec) -> str:
     from cir_utils.benchmarks import BENCHMARKS, load_benchmark
     from cir_utils.workbench import verify_shipped
 
-    spec = profile.benchmark(name)
-    if name not in BENCHMARKS:
-        raise InputError(f"{name} cannot be read by this version; choose {', '.join(BENCHMARKS)}")
+    if spec.name not in BENCHMARKS:
+        raise InputError(f"{spec.name} cannot be read by this version; choose {', '.join(BENCHMARKS)}")
     if profile.shipped:
         verify_shipped([spec.root])
     found = []
     for split in spec.splits:
-        benchmark = load_benchmark(name, split, spec.root)
+        benchmark = load_benchmark(spec.name, split, spec.root)
         found.append(f"{split} {len(benchmark.queries):,} queries")
         size = len(benchmark.gallery)
     return f"{', '.join(found)}, gallery {size:,}"
+
+
+def _fetching() -> Check:
+    """What the scripts that fetch data need: looked at where data is missing."""
+    missing = [module for module in DATA_MODULES if find_spec(module) is None]
+    if missing:
+        return Check("fetching data", False, f"{', '.join(missing)} not installed",
+                     "pip install 'cir-utils[data]'")  # fmt: skip
+    if _check_data() is None:
+        return Check("fetching data", False, "data_scripts is not here",
+                     "run in a checkout of the repository")  # fmt: skip
+    return Check("fetching data", True, f"can be run, in {PACKAGE.parent}")
 
 
 def _cache(folder: Path) -> Check:

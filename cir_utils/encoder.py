@@ -3,6 +3,11 @@
 One loader serves the shipped mini-CLIP (a folder) and the published models (architecture and weights tag).
 Missing weights are an error, never a randomly initialised model, and weights trained with QuickGELU never run
 with plain GELU.
+
+Two choices decide the features beside the model, and both are part of :meth:`ClipEncoder.describe`, hence of
+every cache key and run record: the precision and the preprocessing. For texts over the context there is no
+choice but one policy: the end is cut off, the end token stays, and the text is reported as cut; who writes
+texts puts the important changes first.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from typing import Any
 
 import open_clip
 import torch
+from huggingface_hub import constants as hub_constants
 from open_clip.tokenizer import HFTokenizer, SigLipTokenizer, SimpleTokenizer
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -28,9 +34,21 @@ from torch.nn import functional
 from cir_utils.device import resolve_device
 from cir_utils.errors import InputError
 from cir_utils.files import read_json, sha256_file, sha256_text
-from cir_utils.images import load_image
+from cir_utils.images import TARGET_RATIO, load_image, pad_to_ratio
 
 LOCAL = "local-dir:"
+#: The backbones of both papers and of the systems in their tables, by the name printed there: LAION's
+#: weights, which X^R's code names, then OpenAI's. SDR-CIR says "OpenCLIP" and prints no tags.
+BACKBONES = {
+    "ViT-B/32": ("ViT-B-32:laion2b_s34b_b79k", "ViT-B-32-quickgelu:openai"),
+    "ViT-L/14": ("ViT-L-14:laion2b_s32b_b82k", "ViT-L-14-quickgelu:openai"),
+    "ViT-G/14": ("ViT-bigG-14:laion2b_s39b_b160k",),
+}
+#: Precisions, with open_clip's name for each (normalisation layers stay in float32 in all of them).
+PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+#: ``clip``: the model's own resize and centre crop; the other pads first (:func:`images.pad_to_ratio`).
+TARGET_PADDING = f"targetpad-{TARGET_RATIO}"
+PREPROCESSINGS = ("clip", TARGET_PADDING)
 #: File names of weights in a folder, in open_clip's own order of preference.
 WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors")
 #: A tokenizer with fewer entries knows its words one by one: a word that it breaks into pieces is unknown.
@@ -62,7 +80,8 @@ class ClipEncoder:
     ``identifier`` names architecture and weights together, and nothing else does:
     ``ViT-B-32:laion2b_s34b_b79k``, or for a folder its name and the start of the weights' SHA-256,
     ``mini-clip@3f2a90c1d5e7``. ``width`` is D. ``context_length`` is the number of text positions, start and
-    end included. ``activation`` is ``GELU`` or ``QuickGELU``.
+    end included. ``activation`` is ``GELU`` or ``QuickGELU``. ``precision`` is one of :data:`PRECISIONS`, the
+    type that the towers compute in, ``preprocessing`` one of :data:`PREPROCESSINGS`.
     """
 
     def __init__(
@@ -76,6 +95,8 @@ class ClipEncoder:
         weights_sha256: str,
         tokenizer_sha256: str,
         device: torch.device,
+        precision: str = "float32",
+        preprocessing: str = "clip",
     ) -> None:
         self.identifier = identifier
         self.model = model.eval()
@@ -83,11 +104,14 @@ class ClipEncoder:
         self.weights_sha256 = weights_sha256
         self.tokenizer_sha256 = tokenizer_sha256
         self.device = device
+        self.precision = precision
+        self.preprocessing = preprocessing
         self.width = int(config["embed_dim"])
         self.context_length = int(tokenizer.context_length)
         self.activation = "QuickGELU" if config.get("quick_gelu") else "GELU"
         self._config = config
         self._preprocess = preprocess
+        self._dtype: torch.dtype = getattr(torch, precision)
         self._special = _special_tokens(tokenizer)
 
     def describe(self) -> dict[str, Any]:
@@ -101,8 +125,12 @@ class ClipEncoder:
             "activation": self.activation,
             "width": self.width,
             "context_length": self.context_length,
-            "preprocessing": json.loads(json.dumps(getattr(visual, "preprocess_cfg", {}))),
-            "precision": "float32",
+            "preprocessing": {
+                "name": self.preprocessing,
+                "backend": "pillow",  # torchvision's transforms on PIL pictures: Pillow resizes
+                **json.loads(json.dumps(getattr(visual, "preprocess_cfg", {}))),
+            },
+            "precision": self.precision,
             "device": self.device.type,
             "versions": {
                 name: version(name) for name in ("open_clip_torch", "torch", "torchvision", "pillow")
@@ -114,8 +142,9 @@ class ClipEncoder:
         """Encode picture files: (n, D) float32, rows of unit length, on the encoder's device, in the order
         given.
 
-        Pictures pass through :func:`cir_utils.images.load_image` and the model's own preprocessing. Raises
-        :class:`InputError` naming the file that cannot be read.
+        Pictures pass through :func:`cir_utils.images.load_image` and the preprocessing named in
+        ``preprocessing``. While one batch is computed the next is read: at most two batches of pixels are in
+        memory. Raises :class:`InputError` naming the file that cannot be read.
         """
         batches = [paths[start : start + batch_size] for start in range(0, len(paths), batch_size)]
         rows = [torch.empty(0, self.width, device=self.device)]
@@ -126,7 +155,7 @@ class ClipEncoder:
                 ahead = [pool.submit(self._pixels, path) for path in following]
                 if pixels is not None:
                     model: Any = self.model
-                    rows.append(self._unit(model.encode_image(pixels.to(self.device))))
+                    rows.append(self._unit(model.encode_image(pixels.to(self.device, self._dtype))))
         return torch.cat(rows)
 
     @torch.no_grad()
@@ -149,7 +178,8 @@ class ClipEncoder:
         return TextFeatures(features, [n > self.context_length for n in counts], counts, unknown)
 
     def _pixels(self, path: Path) -> Tensor:
-        return self._preprocess(load_image(path))
+        image = load_image(path)
+        return self._preprocess(pad_to_ratio(image) if self.preprocessing == TARGET_PADDING else image)
 
     def _unit(self, features: Tensor) -> Tensor:
         """Rows scaled to unit length in float32; damaged weights show here as rows that are not finite or
@@ -199,7 +229,8 @@ class ClipEncoder:
         if type(model) is not open_clip.CLIP or mask is None or model.text_pool_type not in ("eos", "argmax"):
             return model.encode_text(tokens)
         tokens = tokens[:, :length]
-        hidden = model.token_embedding(tokens) + model.positional_embedding[:length]
+        hidden = model.token_embedding(tokens).to(self._dtype)
+        hidden = hidden + model.positional_embedding[:length].to(self._dtype)
         hidden = model.ln_final(model.transformer(hidden, attn_mask=mask[:length, :length]))
         ends = (tokens == model.text_eos_id).int() if model.text_pool_type == "eos" else tokens
         pooled = hidden[torch.arange(len(tokens), device=tokens.device), ends.argmax(dim=-1)]
@@ -210,34 +241,83 @@ class ClipEncoder:
         return pooled @ model.text_projection
 
 
-def load_encoder(spec: str, device: torch.device | str = "cpu") -> ClipEncoder:
-    """Load an open_clip model in float32.
+def load_encoder(
+    spec: str,
+    device: torch.device | str = "cpu",
+    *,
+    precision: str = "float32",
+    preprocessing: str = "clip",
+) -> ClipEncoder:
+    """Load an open_clip model.
 
     ``spec`` is ``local-dir:FOLDER`` (``open_clip_config.json``, ``open_clip_model.safetensors`` and, for a
     tokenizer of its own, ``tokenizer.json``) or ``ARCHITECTURE:TAG`` as ``open_clip.list_pretrained()`` has
     them, for example ``ViT-B-32:laion2b_s34b_b79k``; the weights of a tag come from the local cache or are
-    fetched. Weights stored in float16 or bfloat16 are read as float32.
+    fetched. ``precision`` is ``float32``, ``bfloat16`` or, on a GPU alone, ``float16``, whatever type the
+    weights are stored in; features are brought to unit length in float32 in every one. ``preprocessing`` is
+    ``clip`` (the model's own) or ``targetpad-1.25``.
 
     A tag whose weights want QuickGELU gets the ``-quickgelu`` configuration, whichever was named, and the
     identifier says so: ``ViT-B-32:openai`` becomes ``ViT-B-32-quickgelu:openai``. The other way round is
     refused.
 
     Raises :class:`InputError` for an unknown architecture or tag (the choices are listed), missing or damaged
-    files, weights that are not safetensors, and a configuration that does not fit weights or tokenizer.
+    files, weights that are not safetensors, a configuration that does not fit weights or tokenizer, and what
+    :func:`check_choices` refuses.
     """
     device = resolve_device(device) if isinstance(device, str) else device
+    check_choices(precision, preprocessing, device)
+    choices = {"device": device, "precision": precision, "preprocessing": preprocessing}
     if spec.startswith(LOCAL):
-        return _load_folder(Path(spec.removeprefix(LOCAL)), device)
+        return _load_folder(Path(spec.removeprefix(LOCAL)), choices)
+    return _load_registered(registered(spec), choices)
+
+
+def check_choices(precision: str, preprocessing: str, device: torch.device) -> None:
+    """:class:`InputError` for a name that is not in :data:`PRECISIONS` or :data:`PREPROCESSINGS`, and for
+    float16 on a CPU, whose kernels are made for float32 and bfloat16."""
+    for what, value, known in (
+        ("--precision", precision, PRECISIONS),
+        ("--preprocessing", preprocessing, PREPROCESSINGS),
+    ):
+        if value not in known:
+            raise InputError(f"unknown {what} {value!r}: choose {', '.join(known)}")
+    if precision == "float16" and device.type == "cpu":
+        raise InputError("--precision float16 needs a GPU: choose float32 or bfloat16 on the CPU")
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A model as open_clip's registry has it. ``identifier`` is ``architecture:tag``; ``config`` the model
+    configuration, whose activation is the one that the weights want; ``row`` the registry's entry."""
+
+    architecture: str
+    tag: str
+    config: dict[str, Any]
+    row: dict[str, Any]
+
+    @property
+    def identifier(self) -> str:
+        return f"{self.architecture}:{self.tag}"
+
+
+def registered(spec: str) -> Registered:
+    """The model that ``ARCHITECTURE:TAG`` names, looked up without loading anything. Raises and chooses the
+    activation as :func:`load_encoder`."""
+    if spec in BACKBONES:
+        raise InputError(
+            f"encoder {spec!r} names an architecture but no weights: choose {' or '.join(BACKBONES[spec])}"
+        )
     architecture, colon, tag = spec.partition(":")
     if not colon or not architecture or not tag:
         raise InputError(
             f"encoder {spec!r}: write local-dir:FOLDER or ARCHITECTURE:TAG, for example "
             "ViT-B-32:laion2b_s34b_b79k"
         )
-    return _load_tag(architecture, tag, device)
+    return _look_up(architecture, tag)
 
 
-def _load_folder(folder: Path, device: torch.device) -> ClipEncoder:
+def _load_folder(folder: Path, choices: dict[str, Any]) -> ClipEncoder:
     name, mend = folder.name, "reinstall the model's folder, or save the model again"
     if not folder.is_dir():
         raise InputError(f"encoder folder {folder} does not exist: {mend}")
@@ -265,7 +345,7 @@ def _load_folder(folder: Path, device: torch.device) -> ClipEncoder:
     try:
         _check_positions(weights, config)
         model, preprocess = open_clip.create_model_from_pretrained(
-            f"{LOCAL}{folder}", precision="fp32", device=device
+            f"{LOCAL}{folder}", precision=PRECISIONS[choices["precision"]], device=choices["device"]
         )
         tokenizer = open_clip.get_tokenizer(f"{LOCAL}{folder}")
     except InputError:
@@ -282,11 +362,11 @@ def _load_folder(folder: Path, device: torch.device) -> ClipEncoder:
         config=config,
         weights_sha256=digest,
         tokenizer_sha256=sha256_text("".join(sha256_file(path) for path in tokenizer_files)),
-        device=device,
+        **choices,
     )
 
 
-def _load_tag(architecture: str, tag: str, device: torch.device) -> ClipEncoder:
+def _look_up(architecture: str, tag: str) -> Registered:
     architectures = open_clip.list_models()
     if architecture not in architectures:
         near = difflib.get_close_matches(architecture, architectures, 5, 0.5) or [
@@ -313,37 +393,48 @@ def _load_tag(architecture: str, tag: str, device: torch.device) -> ClipEncoder:
         raise InputError(
             f"the weights {tag} want {asked} and the configuration {architecture} has the other: name another"
         )
-    identifier = f"{architecture}:{tag}"
+    return Registered(architecture, tag, config, row)
+
+
+def _load_registered(model: Registered, choices: dict[str, Any]) -> ClipEncoder:
+    architecture, tag, identifier, config = model.architecture, model.tag, model.identifier, model.config
     try:
-        weights = Path(open_clip.download_pretrained(row))
+        weights = Path(open_clip.download_pretrained(model.row))
     except Exception as error:  # whatever the hub's client raises without a network or a cache
+        repo, _, file = str(model.row.get("hf_hub", "")).rpartition("/")
+        mend = "choose weights that are on the Hugging Face hub"
+        if repo:
+            mend = (
+                f"looked for {repo} below {hub_constants.HF_HUB_CACHE}; where there is a network, run "
+                f"`hf download {repo} {file or WEIGHTS[0]}`, or point HF_HOME at a cache that has them"
+            )
         raise InputError(
             f"the weights of {identifier} are not in the local cache and could not be fetched "
-            f"({_first_line(error)}): connect once, or point HF_HOME at a cache that has them"
+            f"({_first_line(error)}): {mend}"
         ) from None
     if weights.suffix != ".safetensors":
         raise InputError(
             f"the weights of {identifier} are pickled ({weights.name}), which is not safe: choose others"
         )
     try:
-        model, preprocess = open_clip.create_model_from_pretrained(
-            architecture, pretrained=tag, precision="fp32", device=device
+        loaded, preprocess = open_clip.create_model_from_pretrained(
+            architecture, pretrained=tag, precision=PRECISIONS[choices["precision"]], device=choices["device"]
         )
         tokenizer = open_clip.get_tokenizer(architecture)
     except (RuntimeError, ValueError, OSError, SafetensorError) as error:
         raise InputError(
             f"encoder {identifier} cannot be loaded ({_first_line(error)}): delete {weights}, fetch it again"
         ) from None
-    _check_end_token(model, tokenizer, f"encoder {identifier}")
+    _check_end_token(loaded, tokenizer, f"encoder {identifier}")
     return ClipEncoder(
         identifier=identifier,
-        model=model,
+        model=loaded,
         preprocess=preprocess,
         tokenizer=tokenizer,
         config=config,
         weights_sha256=sha256_file(weights),
         tokenizer_sha256=sha256_text(str(config["text_cfg"].get("hf_tokenizer_name") or "open_clip")),
-        device=device,
+        **choices,
     )
 
 

@@ -2,25 +2,34 @@
 
 Below the cache folder lies ``features/<encoder>/`` with
 
-* ``encoder.json``: what decides the features (``ClipEncoder.describe``);
+* ``encoder.json``: what decides the features (``ClipEncoder.describe``): model, hash of the weights,
+  precision, preprocessing and its backend, kind of device, versions;
 * ``image-<content>.safetensors``: one shard, ``features`` (n, D) float32;
-* ``image-<content>.json``: its record, with encoder, ids, the SHA-256 of every image and of the shard;
-* ``text-<content>.*``: the same for texts.
+* ``image-<content>.json``: its record, the manifest of the shard: encoder, dtype, ids, the SHA-256 of every
+  image and of the shard;
+* ``text-<content>.*``: the same for texts;
+* ``lock``: an empty file, see below.
 
 ``<encoder>`` is a hash of the description and ``<content>`` one of the images' bytes (or the texts), so
-features of other weights, another preprocessing, another kind of device or a changed picture are never found
-under the name. A shard is written whole and its record after it: a run that is killed loses at most the shard
-it was computing.
+features of other weights, another precision or preprocessing, another kind of device or a changed picture are
+never found under the name; where a file lies, what it is called and when it was changed play no part.
+
+A shard of pictures is one batch of the encoder. It is written whole and its record after it, so a run that is
+killed loses the batch in flight and nothing else, and the batch is redone whole: the features are the same
+bytes as without the interruption. Several processes may share a cache folder: while one computes a shard, the
+others that need it wait, and then read it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +46,7 @@ from cir_utils.files import sha256_file, sha256_text, write_atomic, write_json_a
 
 log = logging.getLogger(__name__)
 
-IMAGES_PER_SHARD = 256
+IMAGES_PER_SHARD = 64  # one batch: see above
 TEXTS_PER_SHARD = 1024
 
 Say = Callable[[str], None]
@@ -50,7 +59,6 @@ def image_features(
     paths: Sequence[Path],
     cache_dir: Path | str,
     *,
-    batch_size: int = 64,
     shard_size: int = IMAGES_PER_SHARD,
     say: Say = log.info,
 ) -> Tensor:
@@ -58,25 +66,25 @@ def image_features(
     length, on the encoder's device, in the order of ``ids``.
 
     ``ids`` and ``paths`` belong together; the ids are kept in the records for the reader, the files' bytes
-    decide. ``say`` gets a sentence about what was reused and computed, and one for every stored shard that is
-    damaged; it is then computed again. Raises :class:`InputError` for a picture that cannot be read and a
-    cache folder that cannot be written, and ``ValueError`` where the two lists differ in length.
+    decide. One shard of pictures is in memory at a time, beside the result. ``say`` gets a sentence about
+    what was reused and computed, and one for every stored shard that is damaged; it is then computed again.
+    Raises :class:`InputError` for a picture that cannot be read and a cache folder that cannot be written,
+    and ``ValueError`` where the two lists differ in length.
     """
     if len(ids) != len(paths):
         raise ValueError(f"{len(ids)} ids and {len(paths)} paths: one path an id")
     with ThreadPoolExecutor(8) as pool:
         hashes = list(pool.map(_image_hash, paths))
     store = _Store(encoder, Path(cache_dir), say)
-    parts = [torch.empty(0, encoder.width)]
+    features = torch.empty(len(ids), encoder.width)
     for part in _parts(len(ids), shard_size, "pictures"):
 
         def compute(chosen: Sequence[Path] = paths[part]) -> tuple[Tensor, Extra]:
-            return encoder.encode_images(chosen, batch_size), {}
+            return encoder.encode_images(chosen, batch_size=shard_size), {}
 
-        features, _ = store.shard("image", hashes[part], {"ids": list(ids[part])}, compute)
-        parts.append(features)
+        features[part], _ = store.shard("image", hashes[part], {"ids": list(ids[part])}, compute)
     store.report("images")
-    return torch.cat(parts).to(encoder.device)
+    return features.to(encoder.device)
 
 
 def text_features(
@@ -91,7 +99,7 @@ def text_features(
     """As :func:`image_features` for texts; equal to ``encoder.encode_texts(texts)`` but for float32
     rounding."""
     store = _Store(encoder, Path(cache_dir), say)
-    parts: list[Tensor] = [torch.empty(0, encoder.width)]
+    features = torch.empty(len(texts), encoder.width)
     cut: list[bool] = []
     tokens: list[int] = []
     unknown: list[list[str]] = []
@@ -104,13 +112,12 @@ def text_features(
 
         content = [sha256_text(text) for text in texts[part]]
         numbers = {"ids": list(range(part.start, part.stop))}
-        features, extra = store.shard("text", content, numbers, compute, ("cut", "tokens", "unknown"))
-        parts.append(features)
+        features[part], extra = store.shard("text", content, numbers, compute, ("cut", "tokens", "unknown"))
         cut += extra["cut"]
         tokens += extra["tokens"]
         unknown += extra["unknown"]
     store.report("texts")
-    return TextFeatures(torch.cat(parts).to(encoder.device), cut, tokens, unknown)
+    return TextFeatures(features.to(encoder.device), cut, tokens, unknown)
 
 
 class _Store:
@@ -143,22 +150,49 @@ class _Store:
         """The features of one shard on the CPU, and its further lists: read and checked, or computed and
         written."""
         data = self.folder / f"{kind}-{sha256_text(' '.join(content))[:32]}.safetensors"
-        if data.with_suffix(".json").exists():
-            try:
-                found = self._read(data, content, extra_names)
-                self.reused += len(content)
+        found = self._find(data, content, extra_names, say=lambda text: None)
+        if found is not None:
+            return found
+        with self._alone(data.name):
+            # Another process may have written the shard while this one waited.
+            found = self._find(data, content, extra_names, self.say)
+            if found is not None:
                 return found
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-                self.say(f"the stored features {data} are damaged ({error}): computing them again")
-        features, extra = compute()
-        features = features.to("cpu", torch.float32).contiguous()
-        payload = save({"features": features})
-        write_atomic(data, payload)
-        digest = hashlib.sha256(payload).hexdigest()
-        record = {"encoder": self.about, **labels, "content": list(content), "sha256": digest, **extra}
-        write_atomic(data.with_suffix(".json"), json.dumps(record, ensure_ascii=False) + "\n")
+            features, extra = compute()
+            features = features.to("cpu", torch.float32).contiguous()
+            payload = save({"features": features})
+            write_atomic(data, payload)
+            record = {"encoder": self.about, "dtype": "float32", **labels, "content": list(content)}
+            record |= {"sha256": hashlib.sha256(payload).hexdigest(), **extra}
+            write_atomic(data.with_suffix(".json"), json.dumps(record, ensure_ascii=False) + "\n")
         self.computed += len(content)
         return features, extra
+
+    def _find(
+        self, data: Path, content: Sequence[str], extra_names: tuple[str, ...], say: Say
+    ) -> tuple[Tensor, Extra] | None:
+        """The stored shard, or None where there is none or a damaged one, which is said."""
+        if not data.with_suffix(".json").exists():
+            return None
+        try:
+            found = self._read(data, content, extra_names)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            say(f"the stored features {data} are damaged ({error}): computing them again")
+            return None
+        self.reused += len(content)
+        return found
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """No other process is in here for the shard ``name``. The lock ends with the process that holds it,
+        killed or not. It covers one byte, a place of its own for every name, of a file that stays empty."""
+        place = int(hashlib.sha256(name.encode()).hexdigest()[:12], 16)
+        with open(self.folder / "lock", "ab") as stream:
+            try:
+                fcntl.lockf(stream, fcntl.LOCK_EX, 1, place)
+            except OSError as error:  # some network file systems have no locks: two may then do the same work
+                log.warning("no lock on %s (%s)", stream.name, error.strerror)
+            yield
 
     def _read(self, data: Path, content: Sequence[str], extra_names: tuple[str, ...]) -> tuple[Tensor, Extra]:
         record = json.loads(data.with_suffix(".json").read_text(encoding="utf-8"))

@@ -11,6 +11,8 @@ from cir_utils.errors import InputError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 MAX_PIXELS = 50_000_000
+#: Long side over short side that target padding aims at.
+TARGET_RATIO = 1.25
 
 
 def load_image(path: Path | str, max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -50,6 +52,21 @@ def load_image(path: Path | str, max_pixels: int = MAX_PIXELS) -> Image.Image:
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError) as error:
         # Pillow raises all of these on damaged files, by format.
         raise InputError(f"image {path} is damaged or incomplete ({error}); fetch the file again") from None
+
+
+def pad_to_ratio(image: Image.Image, ratio: float = TARGET_RATIO) -> Image.Image:
+    """Target padding: equal black bands on both long sides of a picture whose long side is ``ratio`` times
+    its short side or more, so that it comes down to that ratio; any other picture as it is.
+
+    The short side becomes ``long / ratio``, not the long side: a centre crop still takes something off the
+    ends. Bands are rounded down to whole pixels, as in the code of CLIP4Cir (Baldrati et al., 2022) and of
+    those that follow it (SEARLE, CIReVL, FTI4CIR). 600 x 100 becomes 600 x 480, 500 x 400 stays.
+    """
+    longest, shortest = max(image.size), min(image.size)
+    if longest / shortest < ratio:
+        return image
+    across, down = (max(int((longest / ratio - side) / 2), 0) for side in image.size)
+    return ImageOps.expand(image, (across, down), fill=0)
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -20,7 +20,7 @@ import os
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -42,9 +42,13 @@ from cir_utils import shared_prefix
 from cir_utils.errors import InputError
 from cir_utils.files import sha256_file
 from cir_utils.images import load_image
+from cir_utils.schemas import parse_truth
 
 #: Below this size of weights a model counts as small: float32 everywhere and large batches.
 SMALL_BYTES = 1_000_000_000
+#: Tokens that a generated True/False answer may take, and the probability that stands for an unclear one.
+TRUTH_TOKENS = 16
+UNCLEAR = 0.5
 #: Vision features kept in memory, in bytes; the oldest go first.
 FEATURE_BYTES = 512_000_000
 #: Patches of one pass of the vision tower.
@@ -56,22 +60,24 @@ _SENTINEL = "\u2063TEXT\u2063"
 @dataclass(frozen=True)
 class Request:
     """A prompt with its pictures. ``temperature`` 0 is greedy; above it, ``seed`` fixes the sample whatever
-    the batch."""
+    the batch. ``schema`` is the JSON Schema of the answer as JSON text, for models that are
+    ``structured``."""
 
     prompt: str
     images: tuple[Path, ...] = ()
     max_new_tokens: int = 128
     temperature: float = 0.0
     seed: int = 42
+    schema: str = ""
 
 
 @dataclass(frozen=True)
 class Answer:
     """A generated text without special tokens. ``finish_reason`` is "length" when ``max_new_tokens`` ended
-    it. ``completion_tokens`` includes the end token."""
+    it, "refusal" when a server's filter did. ``completion_tokens`` includes the end token."""
 
     text: str
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "refusal"]
     prompt_tokens: int
     completion_tokens: int
 
@@ -92,8 +98,21 @@ class Verdict(NamedTuple):
     prompt_tokens: int
 
 
+class Unanswered(InputError):
+    """Some requests stay without an answer; ``answers`` holds those that came, by position (verdicts: by the
+    position of the statement, items one after the other), so that none of them is lost."""
+
+    def __init__(self, message: str, answers: Mapping[int, Any]) -> None:
+        super().__init__(message)
+        self.answers = answers
+
+
 class MLLM(Protocol):
-    """What agents need of a model. ``identifier`` names it and its weights: it is part of every cache key."""
+    """What agents need of a model. ``identifier`` names it and its weights: it is part of every cache key.
+
+    A model may also say ``structured`` (it takes ``Request.schema``) and ``block`` (the most requests it
+    wants at a time), and raise :class:`Unanswered`.
+    """
 
     identifier: str
 
@@ -438,6 +457,23 @@ class SeededSampling(LogitsProcessor):
         uniform = torch.stack([torch.rand(size, generator=generator) for generator in self.generators])
         noise = -torch.log(-torch.log(uniform.clamp(1e-9, 1 - 1e-7)))
         return scores / self.temperatures.to(scores.device)[:, None] + noise.to(scores)
+
+
+def generated_verdicts(mllm: MLLM, items: Sequence[VerifyItem]) -> list[list[Verdict]]:
+    """The other way to verify: the model generates its answer, which is read by its words (1 true, 0 false,
+    ``UNCLEAR`` where it is neither). :meth:`LocalMLLM.verdicts` takes the same decisions from one forward
+    pass."""
+    requests = [
+        Request(item.prefix + statement, item.images, TRUTH_TOKENS)
+        for item in items
+        for statement in item.statements
+    ]
+    answers = iter(mllm.generate(requests))
+    read = [[next(answers) for _ in item.statements] for item in items]
+    truths = {True: 1.0, False: 0.0, None: UNCLEAR}
+    return [
+        [Verdict(truths[parse_truth(answer.text)], answer.prompt_tokens) for answer in row] for row in read
+    ]
 
 
 def locate(spec: str | Path) -> tuple[Path, str, str]:

@@ -4,6 +4,10 @@ A set is a folder of ``cir_utils/prompts/``: ``default`` for real MLLMs, ``mini`
 mini-VLM, with the same names, slots and answers (``cir_utils.schemas``). Slots look like ``{modification}``;
 all other braces, such as those of a JSON example, are literal. The text's SHA-256 goes into run records; the
 response cache keys by the filled text.
+
+Every prompt is a file ``name.txt``. Where the wording matters, ``name.fashion.txt`` or ``name.scene.txt``
+takes its place for benchmarks of that domain (:data:`DOMAINS`); in the set ``default`` the plain files speak
+of scenes, and garments have files of their own.
 """
 
 from __future__ import annotations
@@ -32,25 +36,33 @@ SLOTS: dict[str, tuple[str, ...]] = {
     "verify_picture": ("statement",),
     "edit_caption": ("caption", "modification"),
     "compare_pictures": ("modification",),
+    # Put behind a prompt whose answer could not be used.
+    "reask": ("problem",),
 }
-#: Prompts that all sets share (folder ``shared``): ``reask`` is put behind a prompt whose answer could not be
-#: used.
-SHARED_SLOTS: dict[str, tuple[str, ...]] = {"reask": ("problem",)}
+#: The domain whose wording a family of benchmarks gets.
+DOMAINS: dict[str, str] = {"fashioniq": "fashion", "cirr": "scene", "circo": "scene"}
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt's ``text`` with its slots, and the SHA-256 of that text (64 hex digits)."""
+    """A prompt's ``text`` with its slots, and the SHA-256 of that text (64 hex digits). ``domain`` is "" for
+    the plain file ``name.txt``, else that of the file ``name.domain.txt``."""
 
     set: str
     name: str
     text: str
     sha256: str
+    domain: str = ""
 
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of the slots, in the order of the contract (not of the text)."""
-        return SHARED_SLOTS[self.name] if self.set == "shared" else SLOTS[self.name]
+        return SLOTS[self.name]
+
+    @property
+    def label(self) -> str:
+        """The file below ``prompts`` without its ending: ``default/selective_cot.fashion``."""
+        return f"{self.set}/{self.name}" + (f".{self.domain}" if self.domain else "")
 
     def fill(self, **values: str | Sequence[str]) -> str:
         """The text with every slot filled. A list is joined with "; ", an empty one reads "none".
@@ -62,9 +74,7 @@ class Prompt:
         unknown = [name for name in values if name not in self.slots]
         if missing or unknown:
             fault = f"misses {', '.join(missing)}" if missing else f"has no slot {', '.join(unknown)}"
-            raise InputError(
-                f"prompt {self.set}/{self.name} {fault}; its slots are {', '.join(self.slots) or 'none'}"
-            )
+            raise InputError(f"prompt {self.label} {fault}; its slots are {', '.join(self.slots) or 'none'}")
         if not self.slots:
             return self.text
         pattern = "|".join(re.escape("{" + name + "}") for name in self.slots)
@@ -75,50 +85,47 @@ class Prompt:
         ``fill(…, statement=statement)``. Raises :class:`InputError` as :meth:`fill`, and where no statement
         ends it."""
         if not self.text.endswith("{statement}"):
-            raise InputError(f"prompt {self.set}/{self.name} does not end with {{statement}}; put it last")
+            raise InputError(f"prompt {self.label} does not end with {{statement}}; put it last")
         return self.fill(statement="", **values)
 
 
 @cache
-def load_prompt(set: str, name: str) -> Prompt:
+def load_prompt(set: str, name: str, domain: str = "") -> Prompt:
     """The prompt ``name`` of ``set`` ("default", "mini" or another folder), as written but for the line ends
-    at its end.
+    at its end: the wording of ``domain`` ("fashion" or "scene") where the set has one, else the plain one.
 
-    Raises :class:`InputError` for an unknown set or name, a missing or non-UTF-8 file, and a file whose slots
-    are not those that its name promises (each once).
+    Raises :class:`InputError` for an unknown set, name or domain, a missing or non-UTF-8 file, and a file
+    whose slots are not those that its name promises (each once).
     """
-    known = SHARED_SLOTS if set == "shared" else SLOTS
-    if name not in known:
-        raise InputError(f"unknown prompt {name!r}: choose {', '.join(known)}")
-    if set != "shared" and set not in prompt_sets():
+    if name not in SLOTS:
+        raise InputError(f"unknown prompt {name!r}: choose {', '.join(SLOTS)}")
+    if set not in prompt_sets():
         raise InputError(f"unknown prompt set {set!r}: choose {', '.join(prompt_sets())}")
-    file = files("cir_utils").joinpath("prompts", set, f"{name}.txt")
+    domains = sorted(dict.fromkeys(DOMAINS.values()))
+    if domain and domain not in domains:
+        raise InputError(f"unknown domain {domain!r} of prompts: choose {', '.join(domains)}")
+    folder = files("cir_utils").joinpath("prompts", set)
+    if domain and not folder.joinpath(f"{name}.{domain}.txt").is_file():
+        domain = ""
+    label = f"{set}/{name}.{domain}.txt" if domain else f"{set}/{name}.txt"
     try:
-        text = file.read_bytes().decode("utf-8")
+        text = folder.joinpath(label.removeprefix(f"{set}/")).read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError):
         raise InputError(
-            f"prompt file {set}/{name}.txt is missing or not UTF-8 text; reinstall cir_utils or restore it"
+            f"prompt file {label} is missing or not UTF-8 text; reinstall cir_utils or restore it"
         ) from None
     text = text.replace("\r\n", "\n").rstrip("\n")
-    for slot in {*(slot for slots in SLOTS.values() for slot in slots), *known[name]}:
-        wanted = 1 if slot in known[name] else 0
+    for slot in {slot for slots in SLOTS.values() for slot in slots}:
+        wanted = 1 if slot in SLOTS[name] else 0
         if text.count("{" + slot + "}") != wanted:
-            raise InputError(
-                f"prompt file {set}/{name}.txt must hold {{{slot}}} {'once' if wanted else 'nowhere'}"
-            )
-    return Prompt(set, name, text, sha256_text(text))
+            raise InputError(f"prompt file {label} must hold {{{slot}}} {'once' if wanted else 'nowhere'}")
+    return Prompt(set, name, text, sha256_text(text), domain)
 
 
 def prompt_sets() -> tuple[str, ...]:
     """The names of the installed sets, sorted."""
     folder = files("cir_utils").joinpath("prompts")
-    return tuple(
-        sorted(
-            part.name
-            for part in folder.iterdir()
-            if part.is_dir() and part.name[0] not in "_." and part.name != "shared"
-        )
-    )
+    return tuple(sorted(part.name for part in folder.iterdir() if part.is_dir() and part.name[0] not in "_."))
 
 
 def _as_text(value: str | Sequence[str]) -> str:

@@ -39,8 +39,8 @@ _BUSY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """A generated answer: raw text, why it ended ("stop" or "length"), tokens, class (``schemas.Kind``),
-    agent."""
+    """A generated answer: raw text, why it ended ("stop", "length", "refusal"), tokens, class
+    (``schemas.Kind``), agent."""
 
     text: str
     finish_reason: str
@@ -191,13 +191,22 @@ class ResponseCache:
 
 
 def answer_key(
-    model: str, prompt: str, images: Sequence[str], max_new_tokens: int, temperature: float, seed: int
+    model: str,
+    prompt: str,
+    images: Sequence[str],
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    schema: str = "",
 ) -> bytes:
-    """The key of a generated answer (32 bytes); ``images`` are the SHA-256 of the pictures' bytes, in order.
+    """The key of a generated answer (32 bytes); ``images`` are the SHA-256 of the pictures' bytes, in order;
+    ``schema`` is the JSON Schema that the answer was asked to keep to, if any.
 
     At temperature 0 the seed decides nothing and is left out.
     """
     settings = f"{max_new_tokens} {float(temperature)!r} {seed if temperature > 0 else 0}"
+    if schema:
+        settings += f" {schema}"
     return _digest("answer", model, settings, *images, prompt)
 
 

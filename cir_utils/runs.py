@@ -2,8 +2,8 @@
 
 A run folder holds
 
-* ``run.json``: the record: method, settings, protocol, cost, counts, seconds a stage, versions, hashes of
-  what went in;
+* ``run.json``: the record: method, settings, protocol, cost, answers by class, counts, seconds a stage,
+  versions, hashes of what went in;
 * ``metrics.json``: the metrics and their values query by query;
 * ``rankings.parquet``: for every query (``query_id``) all gallery ids, best first (``image_ids``; without
   the reference where the protocol removes it); for CIRR also the ranked subset (``subset_ids``);
@@ -45,7 +45,7 @@ from cir_utils.files import read_json
 from cir_utils.layouts.fashioniq import CATEGORIES
 from cir_utils.methods import SettingValue, load_method
 from cir_utils.metrics import check_permutations, check_queries
-from cir_utils.profiles import PACKAGE
+from cir_utils.profiles import GIVEN, PACKAGE, published_for
 from cir_utils.workbench import MethodOutput, Workbench
 
 FORMAT = 1
@@ -208,8 +208,12 @@ def run_method(
         "settings": dict(settings),
         "overrides": overrides,
         "settings_source": bench.settings_source,
+        "setting_sources": {name: _source(bench, name, overrides) for name in settings},
+        "choices": bench.choices(),
+        "published": published_for(method, bench.benchmark.name),
         "protocol": protocol,
         "cost": cost,
+        "answers": bench.answers(),
         "counts": output.counts,
         "notes": notes,
         "caches": list(bench.caches),
@@ -236,6 +240,13 @@ def run_method(
         subsets=output.subsets,
         categories=tuple(query.category for query in bench.queries if query.category),
     )
+
+
+def _source(bench: Workbench, name: str, overrides: Mapping[str, Any]) -> str:
+    """Where the value of a setting comes from."""
+    if name in overrides:
+        return GIVEN
+    return bench.settings_source if name in bench.settings else "default of the method"
 
 
 def measure(
@@ -353,6 +364,15 @@ def describe(run: Run, folder: Path) -> str:
         f"{cost['seconds']:.1f} s; MLLM calls: {cost['mllm_calls']:,}, of them {cost['cached_calls']:,} "
         f"from the cache; parse failures: {cost['parse_failures']}"
     )
+    answers = run.record.get("answers", {})
+    if set(answers) - {"good"}:
+        lines.append("answers: " + ", ".join(f"{count:,} {name}" for name, count in answers.items()))
+    server = run.record["inputs"].get("server")
+    if server:
+        asked = server["generate_calls"] + server["verify_calls"]
+        tokens = f"{server['prompt_tokens']:,} + {server['completion_tokens']:,} tokens"
+        price = f", {server['cost_dollars']:.4f} US dollars" if "cost_dollars" in server else ""
+        lines.append(f"server {server['address']}: {asked:,} requests answered, {tokens}{price}")
     lines += [f"{name.replace('_', ' ')}: {count}" for name, count in counts.items() if count]
     lines += [*run.record["caches"], *(f"note: {note}" for note in run.record["notes"])]
     return "\n".join([*lines, f"run folder: {folder}"])

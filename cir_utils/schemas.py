@@ -10,7 +10,8 @@ class:
   mended);
 * ``off-format``: a complete answer without a usable object or text;
 * ``cut``: the answer stops before its end (token limit, or a bracket that is never closed);
-* ``refusal``: the model declines; ``empty``: nothing but white space.
+* ``refusal``: the model declines, or a server's filter does; ``empty``: nothing but white space;
+* ``echo``: the prompt, or the example that it gives, comes back as the answer.
 
 Truth values are booleans or the words true and false; nothing is ever read by truthiness.
 """
@@ -26,8 +27,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import json_repair
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
-Kind = Literal["good", "repaired", "off-format", "cut", "refusal", "empty"]
-KINDS: tuple[Kind, ...] = ("good", "repaired", "off-format", "cut", "refusal", "empty")
+Kind = Literal["good", "repaired", "off-format", "cut", "refusal", "empty", "echo"]
+KINDS: tuple[Kind, ...] = ("good", "repaired", "off-format", "cut", "refusal", "empty", "echo")
 USABLE: tuple[Kind, ...] = ("good", "repaired")
 
 
@@ -169,23 +170,50 @@ class Parsed(Generic[Value]):
     problem: str = ""
 
 
-def parse_json(text: str, schema: type[Schema], finish_reason: str = "stop") -> Parsed[Schema]:
-    """Read ``text`` as an object of ``schema``.
+def json_schema(schema: type[Answered]) -> str:
+    """The JSON Schema of an answer as JSON text, in the strict form that servers take: every object is
+    closed, and all its fields are required."""
+
+    def closed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [closed(part) for part in value]
+        if not isinstance(value, dict):
+            return value
+        # What describes our code says nothing to a model.
+        kept = {
+            key: closed(part) for key, part in value.items() if key != "description" or isinstance(part, dict)
+        }
+        return kept | ({"additionalProperties": False} if value.get("type") == "object" else {})
+
+    return json.dumps(closed(schema.model_json_schema()), ensure_ascii=False)
+
+
+def parse_json(
+    text: str, schema: type[Schema], finish_reason: str = "stop", prompt: str = ""
+) -> Parsed[Schema]:
+    """Read ``text``, the answer to ``prompt``, as an object of ``schema``.
 
     Tried in this order: the whole text as strict JSON; the last complete object inside it that fits; complete
     but broken objects mended by json-repair. An answer that ends inside an object is ``cut`` even where an
     earlier object is complete, for the last one is the answer and it is not there. Never raises for any text.
     """
+    if finish_reason == "refusal":
+        return Parsed(None, "refusal", "the server declines to answer")
     body = _without_thinking(text)
     if not body:
         if finish_reason == "length" and text.strip():
             return Parsed(None, "cut", "the answer stops inside its thinking")
         return Parsed(None, "empty", "no text")
+    if _echoes(body, prompt):
+        return Parsed(None, "echo", "the answer repeats the prompt")
     whole = _load(body)
+    examples = [value for value in map(_load, _blocks(prompt)[0]) if isinstance(value, dict)]
     problem = "no JSON object"
     if isinstance(whole, dict):
         value, problem = _validate(schema, whole, lenient=False)
         if value is not None:
+            if whole in examples:
+                return Parsed(None, "echo", "the answer repeats the example of the prompt")
             return Parsed(value, "good")
     blocks, open_end = _blocks(body)
     if open_end and (finish_reason == "length" or not _closes(body)):
@@ -194,6 +222,8 @@ def parse_json(text: str, schema: type[Schema], finish_reason: str = "stop") -> 
         for candidate in candidates:
             value, why = _validate(schema, candidate, lenient=True)
             if value is not None:
+                if candidate in examples:
+                    return Parsed(None, "echo", "the answer repeats the example of the prompt")
                 return Parsed(value, "repaired", "tolerant reading")
             problem = why
     if finish_reason == "length":
@@ -203,13 +233,19 @@ def parse_json(text: str, schema: type[Schema], finish_reason: str = "stop") -> 
     return Parsed(None, "off-format", problem)
 
 
-def parse_text(text: str, finish_reason: str = "stop") -> Parsed[str]:
-    """Read a plain-text answer: white space is collapsed, and a fence, quotation marks or a JSON object with
-    one text around it are taken off (``repaired``). Cut answers have no value: :func:`cut_text` gives what
-    there is."""
+def parse_text(text: str, finish_reason: str = "stop", prompt: str = "") -> Parsed[str]:
+    """Read a plain-text answer to ``prompt``: white space is collapsed, and a fence, quotation marks or a
+    JSON object with one text around it are taken off (``repaired``). Cut answers have no value:
+    :func:`cut_text` gives what there is."""
+    if finish_reason == "refusal":
+        return Parsed(None, "refusal", "the server declines to answer")
     body = _without_thinking(text)
     if not body:
         return Parsed(None, "empty", "no text")
+    if _echoes(body, prompt):
+        return Parsed(None, "echo", "the answer repeats the prompt")
+    if len(body.split()) >= 5 and body in prompt.splitlines():  # where an example stands on its own line
+        return Parsed(None, "echo", "the answer repeats the example of the prompt")
     if finish_reason == "length":
         return Parsed(None, "cut", "the text reaches the token limit")
     if _refuses(body):
@@ -228,7 +264,8 @@ def cut_text(text: str) -> str:
     return body[:end] if end else " ".join(body.split(" ")[:-1])
 
 
-_TRUTH = {"true": True, "yes": True, "false": False, "no": False}
+#: The words that decide a True/False answer.
+TRUTH_WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def parse_truth(text: str | bool) -> bool | None:
@@ -243,10 +280,10 @@ def parse_truth(text: str | bool) -> bool | None:
     words = re.findall(r"\w+", text.casefold())
     while words and words[0] in ("the", "answer", "is", "statement"):
         words = words[1:]
-    if not words or words[0] not in _TRUTH:
+    if not words or words[0] not in TRUTH_WORDS:
         return None
-    answer = _TRUTH[words[0]]
-    return None if any(_TRUTH.get(word) is (not answer) for word in words) else answer
+    answer = TRUTH_WORDS[words[0]]
+    return None if any(TRUTH_WORDS.get(word) is (not answer) for word in words) else answer
 
 
 # --- how it is done -----------------------------------------------------------------------------------------
@@ -381,6 +418,13 @@ def _mended_candidates(body: str, blocks: list[str]) -> Iterator[Any]:
 
 def _refuses(body: str) -> bool:
     return bool(_REFUSALS.match(body.replace("’", "'")))
+
+
+def _echoes(body: str, prompt: str) -> bool:
+    """Whether an answer is the prompt's text again, whole or from its beginning on (at least three words and
+    half of it: an answer may well begin as a caption in the prompt does)."""
+    said, asked = re.findall(r"\w+", body.casefold()), re.findall(r"\w+", prompt.casefold())
+    return 3 <= len(said) >= len(asked) / 2 and said == asked[: len(said)]
 
 
 def _unwrap(body: str) -> str:

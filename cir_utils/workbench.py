@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,17 +20,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from cir_utils.agents import Agents, Cost
+from cir_utils.agents import Agents, Cost, token_limits
 from cir_utils.benchmarks import Benchmark, ImageId, Query, load_benchmark
 from cir_utils.device import resolve_device
-from cir_utils.encoder import LOCAL, ClipEncoder, load_encoder
+from cir_utils.encoder import LOCAL, ClipEncoder, check_choices, load_encoder
 from cir_utils.errors import InputError
 from cir_utils.feature_store import image_features, text_features
 from cir_utils.files import MANIFEST, sha256_file, verify_manifest
 from cir_utils.methods import SETTINGS, SettingValue
-from cir_utils.mllm import LocalMLLM
-from cir_utils.profiles import PACKAGE, check_split, default_cache_dir, load_profile
-from cir_utils.prompts import SLOTS, load_prompt
+from cir_utils.mllm import MLLM, LocalMLLM
+from cir_utils.mllm_server import PREFIX as SERVER
+from cir_utils.mllm_server import ServerMLLM, check_spec, read_settings
+from cir_utils.profiles import PACKAGE, check_split, choose, default_cache_dir, load_profile
+from cir_utils.prompts import DOMAINS, SLOTS, load_prompt
 from cir_utils.response_cache import ResponseCache
 from cir_utils.scoring import rank_by
 
@@ -86,7 +89,13 @@ class Workbench:
         settings_source: str,
         device: torch.device,
         cache_dir: Path,
+        precision: str = "float32",
+        preprocessing: str = "clip",
         limit: int | None = None,
+        temperature: float = 0.0,
+        seed: int = 42,
+        max_tokens: Mapping[str, int] | None = None,
+        sources: Mapping[str, str] | None = None,
         whole: Workbench | None = None,
     ) -> None:
         if limit is not None and limit < max(1, len(benchmark.categories)):
@@ -97,8 +106,13 @@ class Workbench:
         self.benchmark = benchmark
         self.profile = profile
         self.encoder_spec = encoder
+        self.precision = precision
+        self.preprocessing = preprocessing
         self.mllm_spec = mllm
         self.prompts = prompts
+        self.temperature, self.seed = temperature, seed
+        self.max_tokens = dict(max_tokens or {})
+        self.sources = dict(sources or {})
         self.settings = dict(settings)
         self.settings_source = settings_source
         self.device = device
@@ -108,6 +122,7 @@ class Workbench:
         self.seconds: dict[str, float] = {} if whole is None else whole.seconds
         self.caches: list[str] = [] if whole is None else whole.caches
         self._spent: dict[str, int] = {}
+        self._seen: Counter[str] = Counter()
         self._texts: dict[str, tuple[Tensor, bool, list[str]]] = {} if whole is None else whole._texts
 
     # --- models and features, made once
@@ -132,6 +147,8 @@ class Workbench:
                 settings_source=self.settings_source,
                 device=self.device,
                 cache_dir=self.cache_dir,
+                precision=self.precision,
+                preprocessing=self.preprocessing,
                 whole=self,
             )
         return parts
@@ -141,15 +158,32 @@ class Workbench:
         if self.whole is not None:
             return self.whole.encoder
         with self.stage("loading models"):
-            return load_encoder(self.encoder_spec, self.device)
+            return load_encoder(
+                self.encoder_spec,
+                self.device,
+                precision=self.precision,
+                preprocessing=self.preprocessing,
+            )
 
     @cached_property
     def agents(self) -> Agents:
         if self.whole is not None:
             return self.whole.agents
         with self.stage("loading models"):
-            mllm = LocalMLLM(self.mllm_spec, self.device)
-            return Agents(mllm, ResponseCache(self.cache_dir / ANSWERS), self.prompts)
+            mllm: MLLM
+            if self.mllm_spec.startswith(SERVER):
+                mllm = ServerMLLM(self.mllm_spec)
+            else:
+                mllm = LocalMLLM(self.mllm_spec, self.device)
+            return Agents(
+                mllm,
+                ResponseCache(self.cache_dir / ANSWERS),
+                self.prompts,
+                self.domain,
+                temperature=self.temperature,
+                seed=self.seed,
+                max_tokens=self.max_tokens,
+            )
 
     @cached_property
     def gallery_paths(self) -> list[Path]:
@@ -214,27 +248,40 @@ class Workbench:
         return torch.tensor(rows, device=self.device)
 
     @property
+    def domain(self) -> str:
+        """Whose wording of the prompts this benchmark gets: "fashion" or "scene"."""
+        return DOMAINS[self.benchmark.family]
+
+    @property
     def texts(self) -> list[str]:
         """The modification texts ``T_m``, in query order."""
         return [query.text for query in self.queries]
 
     def encode_texts(self, texts: Sequence[str]) -> Texts:
         """CLIP features of ``texts``, each text encoded once and kept on disk."""
-        encoder = self.encoder
+        rows = self._encoded(texts)
+        features = (
+            torch.stack([row[0] for row in rows])
+            if rows
+            else torch.empty(0, self.encoder.width, device=self.device)
+        )
+        return Texts(features.to(self.device), [row[1] for row in rows], [row[2] for row in rows])
+
+    def cut(self, texts: Sequence[str]) -> list[bool]:
+        """Per text whether CLIP's context cuts its end off."""
+        return [row[1] for row in self._encoded(texts)]
+
+    def _encoded(self, texts: Sequence[str]) -> list[tuple[Tensor, bool, list[str]]]:
+        """Per text its feature, whether it is cut, and its unknown words."""
         new = [text for text in dict.fromkeys(texts) if text not in self._texts]
         if new:
+            encoder = self.encoder
             with self.stage("encoding texts"):
                 found = text_features(encoder, new, self.cache_dir, say=self.caches.append)
             self._texts.update(
                 zip(new, zip(found.features, found.cut, found.unknown, strict=True), strict=True)
             )
-        rows = [self._texts[text] for text in texts]
-        features = (
-            torch.stack([row[0] for row in rows])
-            if rows
-            else torch.empty(0, encoder.width, device=self.device)
-        )
-        return Texts(features.to(self.device), [row[1] for row in rows], [row[2] for row in rows])
+        return [self._texts[text] for text in texts]
 
     def _image_features(self, images: Sequence[ImageId]) -> Tensor:
         encoder = self.encoder
@@ -309,6 +356,14 @@ class Workbench:
         self.seconds.clear()
         self.caches.clear()
         self._spent = self._cost_so_far()
+        self._seen = self._classes_so_far()
+        if self._server is not None:
+            self._server.start()
+
+    def answers(self) -> dict[str, int]:
+        """The MLLM's answers since :meth:`start` by class, with those from the cache, and the verifications
+        that were unclear; classes that did not occur are left out."""
+        return dict(sorted((self._classes_so_far() - self._seen).items()))
 
     def cost(self) -> dict[str, int]:
         """MLLM calls, cached calls, tokens and parse failures since :meth:`start`."""
@@ -317,6 +372,24 @@ class Workbench:
     def usual(self, name: str) -> SettingValue | None:
         """The value that setting ``name`` has here when nobody overrides it."""
         return self.settings.get(name, SETTINGS[name].default)
+
+    def choices(self) -> dict[str, dict[str, Any]]:
+        """What the profile or the caller chose for this run, each with its ``value`` and its ``source``; of
+        models that are folders the name alone."""
+        found = {
+            "encoder": _public(self.encoder_spec),
+            "precision": self.precision,
+            "preprocessing": self.preprocessing,
+            "mllm": _public(self.mllm_spec),
+            "prompts": self.prompts,
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "max_tokens": token_limits(self.prompts, self.max_tokens),
+        }
+        return {
+            name: {"value": value, "source": self.sources.get(name, "the caller")}
+            for name, value in found.items()
+        }
 
     def inputs(self) -> dict[str, Any]:
         """What went into a run: encoder, MLLM and prompts (as far as they were used), and the annotations,
@@ -327,9 +400,20 @@ class Workbench:
             found["encoder"] = self.encoder.describe()
         if "agents" in self.__dict__:
             found["mllm"] = self.agents.mllm.identifier
-            found["prompts"] = {name: load_prompt(self.prompts, name).sha256 for name in SLOTS}
+            if self._server is not None:
+                found["server"] = self._server.describe()
+            prompts = [load_prompt(self.prompts, name, self.domain) for name in SLOTS]
+            found["prompts"] = {prompt.label.partition("/")[2]: prompt.sha256 for prompt in prompts}
             found["prompt_set"] = self.prompts
         return found
+
+    @property
+    def _server(self) -> ServerMLLM | None:
+        mllm = self.agents.mllm if "agents" in self.__dict__ else None
+        return mllm if isinstance(mllm, ServerMLLM) else None
+
+    def _classes_so_far(self) -> Counter[str]:
+        return self.agents.classes.copy() if "agents" in self.__dict__ else Counter()
 
     def _cost_so_far(self) -> dict[str, int]:
         if "agents" not in self.__dict__:
@@ -348,18 +432,33 @@ def open_workbench(
     limit: int | None = None,
     encoder: str | None = None,
     mllm: str | None = None,
+    precision: str | None = None,
+    preprocessing: str | None = None,
+    prompts: str | None = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    max_tokens: int | Mapping[str, int] | None = None,
     **options: Any,
 ) -> Workbench:
-    """The workbench of ``benchmark`` under ``profile``; None stands for the profile's choice everywhere.
-    ``options`` are those of :func:`cir_utils.benchmarks.load_benchmark`.
+    """The workbench of ``benchmark`` under ``profile``; None stands for the profile's choice everywhere (see
+    :func:`cir_utils.profiles.choose`). ``options`` are those of
+    :func:`cir_utils.benchmarks.load_benchmark`.
 
     The benchmark is read and checked here, models are loaded when a method asks for them. In a profile of
     shipped data and models, the checksums of what ships are verified first. Raises :class:`InputError` for
     unknown names, missing or damaged files, and a device that is not there."""
     chosen = load_profile(profile)
+    used = choose(
+        chosen, encoder=encoder, precision=precision, preprocessing=preprocessing, mllm=mllm, prompts=prompts,
+        temperature=temperature, seed=seed, max_tokens=max_tokens,
+    )  # fmt: skip
     spec = chosen.benchmark(benchmark)
     split = check_split(spec, split)
     where = resolve_device(device)
+    check_choices(used.precision, used.preprocessing, where)
+    if used.mllm.startswith(SERVER):  # wrong settings show before anything long starts
+        check_spec(used.mllm)
+        read_settings()
     if chosen.shipped:
         folders = [
             spec.root if root is None else None,
@@ -370,13 +469,19 @@ def open_workbench(
     return Workbench(
         load_benchmark(benchmark, split, root or spec.root, **options),
         profile=profile,
-        encoder=encoder or chosen.encoder,
-        mllm=mllm or chosen.mllm,
-        prompts=chosen.prompts,
+        encoder=used.encoder,
+        mllm=used.mllm,
+        prompts=used.prompts,
+        temperature=used.temperature,
+        seed=used.seed,
+        max_tokens=used.max_tokens,
+        sources=used.sources,
         settings=spec.settings,
         settings_source=spec.settings_source,
         device=where,
         cache_dir=Path(cache_dir) if cache_dir is not None else default_cache_dir(),
+        precision=used.precision,
+        preprocessing=used.preprocessing,
         limit=limit,
     )
 
@@ -384,6 +489,12 @@ def open_workbench(
 def annotation_hashes(benchmark: Benchmark) -> dict[str, str]:
     """The SHA-256 of the annotation files of a benchmark's split, by file name."""
     return {path.name: sha256_file(path) for path in benchmark.annotations}
+
+
+def _public(spec: str) -> str:
+    """A model's name without the machine's folders."""
+    kind, path = (LOCAL, spec.removeprefix(LOCAL)) if spec.startswith(LOCAL) else ("", spec)
+    return kind + Path(path).name if kind or Path(path).is_dir() or path.startswith(("/", ".")) else spec
 
 
 def _first_queries(benchmark: Benchmark, limit: int | None) -> tuple[Query, ...]:

@@ -8,7 +8,6 @@ keeps answers short.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from cir_utils.prompts import SLOTS, load_prompt
 from data_scripts import texts, world
 
 IMAGE_SIZE = 112
@@ -50,7 +50,6 @@ JSON_FRAMES = (
     '", "answer": false}',
     ', {"statement": "',
 )
-PROMPTS = Path(__file__).parent.parent / "cir_utils" / "prompts" / "mini"
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
@@ -64,15 +63,12 @@ CHAT_TEMPLATE = (
 
 def prompt(name: str, **slots: str) -> str:
     """The text of a `mini` prompt with its slots filled, as the agents fill it."""
-    text = (PROMPTS / f"{name}.txt").read_text(encoding="utf-8")
-    for slot, value in slots.items():
-        text = text.replace("{" + slot + "}", value)
-    return text
+    return load_prompt("mini", name).fill(**slots)
 
 
 def corpus(rng: np.random.Generator, scenes: int) -> list[str]:
     """Texts of every kind that the models read or write, for the tokenizer."""
-    lines = [path.read_text(encoding="utf-8") for path in sorted(PROMPTS.glob("*.txt"))]
+    lines = [load_prompt("mini", name).text for name in sorted(SLOTS)]
     lines += [
         "system\nuser\nassistant\n",
         "true",

@@ -1,6 +1,7 @@
 """Agents: parsing, the second question, fallbacks, the error table of SDR-CIR, cost, cache and traces."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from cir_utils.agents import (
     Agents,
     Cost,
     repeats_reference,
+    token_limits,
 )
 from cir_utils.benchmarks import load_benchmark
 from cir_utils.mllm import LocalMLLM
@@ -116,6 +118,39 @@ def test_an_unusable_caption_is_asked_for_once_more(paths):
     assert (caption.text, caption.fallback) == ("a car", False)
     assert [attempt["class"] for attempt in caption.trace["attempts"]] == ["empty", "good"]
     assert agents.cost == Cost(2, 0, 20, 2, 1, 0)
+
+
+def test_temperature_seed_and_token_limits_reach_every_request_and_the_cache_key(paths):
+    mllm = ScriptedMLLM(lambda request: "a car")
+    limits = {"caption": 99, "other": 77}
+    agents = Agents(mllm, temperature=0.5, seed=7, max_tokens=limits)
+    agents.caption(paths[:1])
+    agents.describe_target(paths[:1], ["make it blue"])
+    agents.caption_dense(paths[:1], samples=2)
+    asked = [(one.max_new_tokens, one.temperature, one.seed) for one in mllm.requests]
+    assert asked == [(99, 0.5, 7), (77, 0.5, 7), (77, 0.7, 42), (77, 0.7, 43)]
+    for others in ({"temperature": 0.6, "seed": 7}, {"temperature": 0.5, "seed": 8}):
+        again = Agents(mllm, agents.cache, max_tokens=limits, **others)
+        again.caption(paths[:1])
+        assert again.cost.cached_calls == 0, others
+    same = Agents(mllm, agents.cache, temperature=0.5, seed=7, max_tokens={"caption": 99})
+    same.caption(paths[:1])
+    assert same.cost.cached_calls == 1
+    assert token_limits("mini") == MINI_MAX_NEW_TOKENS and token_limits("default") == MAX_NEW_TOKENS
+    assert token_limits("default", {"caption": 9}) == {**MAX_NEW_TOKENS, "caption": 9}
+    assert set(token_limits("mini", {"other": 5}).values()) == {5}
+
+
+def test_a_prompt_changed_by_one_space_is_asked_anew(paths, monkeypatch):
+    mllm = ScriptedMLLM(lambda request: "a car")
+    agents = Agents(mllm)
+    agents.caption(paths[:1])
+    prompt = load_prompt("default", "caption")
+    changed = replace(prompt, text=prompt.text + " ")
+    monkeypatch.setattr("cir_utils.agents.load_prompt", lambda *given: changed)
+    other = Agents(mllm, agents.cache)
+    other.caption(paths[:1])
+    assert other.cost.cached_calls == 0 and len(mllm.requests) == 2
 
 
 def test_a_cut_caption_gets_twice_the_room_then_keeps_its_whole_sentences(paths):
@@ -333,7 +368,9 @@ def test_imagination_by_text_and_by_picture(paths):
 
 
 def test_imagination_falls_back_to_caption_and_text(paths):
-    agents = Agents(ScriptedMLLM(lambda r: "a red car" if r.prompt.startswith("Write a caption") else "hm"))
+    agents = Agents(
+        ScriptedMLLM(lambda r: "a red car" if r.prompt.startswith("You write captions") else "hm")
+    )
     text = agents.imagine_text(["a red car."], ["make it blue"])[0]
     assert (text.target_caption, text.modifications, text.fallback) == (
         "a red car, make it blue",

@@ -67,6 +67,25 @@ def refused(result: tuple[int, str, str]) -> str:
     return lines[0]
 
 
+def test_run_takes_other_prompts_and_generation_and_records_them(cir: Run, tmp_path: Path) -> None:
+    options = ("--prompts", "default", "--temperature", "0.5", "--seed", "7", "--max-tokens", "8")
+    fast = ("--limit", "1", "--set", "description=plain", "--out", tmp_path / "one")
+    code, _, err = cir("run", "sdr-cir", *fast, *options)
+    assert code == 0, err
+    record = load_run(tmp_path / "one").record
+    values = {name: one["value"] for name, one in record["choices"].items()}
+    assert (values["prompts"], values["temperature"], values["seed"]) == ("default", 0.5, 7)
+    assert set(values["max_tokens"].values()) == {8}
+    profiles = {name for name, one in record["choices"].items() if one["source"] == "profiles.toml, mini"}
+    assert profiles == {"precision", "preprocessing"}
+    assert {record["choices"][name]["source"] for name in set(values) - profiles} == {"given for this run"}
+    assert record["inputs"]["prompt_set"] == "default"
+    assert record["setting_sources"]["alpha"].startswith(("mini/settings.json", "profiles.toml, mini"))
+    assert "unknown prompt set 'long'" in refused(cir("run", "sdr-cir", "--prompts", "long"))
+    assert "temperature 9 is not valid" in refused(cir("run", "sdr-cir", "--temperature", "9"))
+    assert "max_tokens 0 is not valid" in refused(cir("run", "sdr-cir", "--max-tokens", "0"))
+
+
 def test_run_prints_one_json_object_and_keeps_a_folder(cir: Run, tmp_path: Path) -> None:
     code, out, _ = cir(
         "run", "sdr-cir", "--split", "val", "--out", tmp_path / "one", "--set", "alpha=0.2", "--json"
@@ -104,6 +123,33 @@ def test_run_prints_one_json_object_and_keeps_a_folder(cir: Run, tmp_path: Path)
     run = load_run(tmp_path / "one", whole=True)
     assert run.metrics == found["metrics"]
     assert sorted(run.rankings["0"]) == IDS
+
+
+def test_precision_and_preprocessing_are_chosen_recorded_and_kept_apart(cir: Run, tmp_path: Path) -> None:
+    records = []
+    for options in ([], ["--precision", "bfloat16"], ["--preprocessing", "targetpad-1.25"]):
+        code, _, err = cir(
+            "run", "image-only", "--out", tmp_path / "run", "--cache", tmp_path / "new", *options
+        )
+        assert code == 0, err
+        records.append(load_run(tmp_path / "run").record)
+    about = [record["inputs"]["encoder"] for record in records]
+    assert [found["precision"] for found in about] == ["float32", "bfloat16", "float32"]
+    assert [found["preprocessing"]["name"] for found in about] == ["clip", "clip", "targetpad-1.25"]
+    for record in records:
+        assert "24 computed" in record["caches"][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--precision", "int8"], "unknown --precision 'int8': choose float32, bfloat16, float16"),
+        (["--precision", "float16"], "--precision float16 needs a GPU"),
+        (["--preprocessing", "square"], "unknown --preprocessing 'square': choose clip, targetpad-1.25"),
+    ],
+)
+def test_wrong_precision_and_preprocessing(cir: Run, options: list[str], message: str) -> None:
+    assert message in refused(cir("run", "image-only", *options))
 
 
 def test_a_second_run_takes_everything_from_the_cache(cir: Run) -> None:

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import weakref
 
 import numpy as np
 import open_clip
@@ -12,9 +16,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from tiny_clip import tiny_config, write_tiny_clip, write_tokenizer
 
-from cir_utils.encoder import TEXT_STEP, load_encoder
+from cir_utils.encoder import BACKBONES, TEXT_STEP, ClipEncoder, load_encoder, registered
 from cir_utils.errors import InputError
+from cir_utils.feature_store import image_features
 from cir_utils.files import sha256_file
+from cir_utils.profiles import PACKAGE, load_profile
 
 
 @pytest.fixture(scope="module")
@@ -371,8 +377,242 @@ def test_plain_weights_on_a_quickgelu_configuration_are_refused(registry):
         load_encoder("quick-only:plain")
 
 
+def test_the_same_weights_by_tag_and_by_folder(registry, tmp_path, pictures):
+    """A folder's configuration names the activation, as the tag does."""
+    config = {**open_clip.get_model_config("tiny-quickgelu")}
+    (tmp_path / "folder").mkdir()
+    shutil.copy(registry, tmp_path / "folder" / "open_clip_model.safetensors")
+    (tmp_path / "folder" / "open_clip_config.json").write_text(
+        json.dumps({"model_cfg": config, "preprocess_cfg": {"interpolation": "bicubic"}})
+    )
+    by_tag, by_folder = load_encoder("tiny:openai"), load_encoder(f"local-dir:{tmp_path / 'folder'}")
+    assert by_folder.activation == "QuickGELU"
+    assert torch.allclose(by_tag.encode_images(pictures), by_folder.encode_images(pictures), atol=1e-5)
+    texts = ["a red cat", "two dogs"]
+    assert torch.allclose(
+        by_tag.encode_texts(texts).features, by_folder.encode_texts(texts).features, atol=1e-5
+    )
+
+
+def test_features_of_two_tags_of_one_architecture_are_never_shared(registry, tmp_path, pictures):
+    """The two tags have the same weights file here: the identifier alone must keep them apart."""
+    ids = list(range(len(pictures)))
+    plain, other = load_encoder("tiny:plain"), load_encoder("tiny:openai")
+    assert plain.weights_sha256 == other.weights_sha256
+    said: list[str] = []
+    for encoder in (plain, other, plain):
+        image_features(encoder, ids, pictures, tmp_path / "cache", say=said.append)
+    assert said == [
+        "features of tiny:plain: 0 images reused from the cache, 5 computed",
+        "features of tiny-quickgelu:openai: 0 images reused from the cache, 5 computed",
+        "features of tiny:plain: 5 images reused from the cache, 0 computed",
+    ]
+
+
 def test_pickled_and_unreachable_weights(registry):
     with pytest.raises(InputError, match="pickled"):
         load_encoder("tiny:pickled")
     with pytest.raises(InputError, match="not in the local cache and could not be fetched.*HF_HOME"):
         load_encoder("tiny:absent")
+    with pytest.raises(InputError, match=r"hf download nobody/none open_clip_model\.safetensors"):
+        load_encoder("tiny:absent")
+
+
+# --- the backbones of the papers ---
+
+SIZES = {"ViT-B/32": (512, 224, 12, 32), "ViT-L/14": (768, 224, 24, 14), "ViT-G/14": (1280, 224, 48, 14)}
+REPOSITORIES = {
+    "ViT-B-32:laion2b_s34b_b79k": "laion/CLIP-ViT-B-32-laion2B-s34B-b79K/",
+    "ViT-B-32-quickgelu:openai": "timm/vit_base_patch32_clip_224.openai/",
+    "ViT-L-14:laion2b_s32b_b82k": "laion/CLIP-ViT-L-14-laion2B-s32B-b82K/",
+    "ViT-L-14-quickgelu:openai": "timm/vit_large_patch14_clip_224.openai/",
+    "ViT-bigG-14:laion2b_s39b_b160k": "laion/CLIP-ViT-bigG-14-laion2B-39B-b160k/",
+}
+
+
+@pytest.mark.parametrize(("name", "spec"), [(name, spec) for name, row in BACKBONES.items() for spec in row])
+def test_every_backbone_of_the_papers_is_in_open_clips_registry(name, spec):
+    found = registered(spec)
+    assert found.identifier == spec
+    assert (found.architecture, found.tag) in open_clip.list_pretrained()
+    vision = found.config["vision_cfg"]
+    size = (found.config["embed_dim"], vision["image_size"], vision["layers"], vision["patch_size"])
+    assert size == SIZES[name]
+    assert found.config["text_cfg"]["context_length"] == 77
+    assert bool(found.config.get("quick_gelu")) == spec.endswith("quickgelu:openai")
+    assert found.row["hf_hub"] == REPOSITORIES[spec]
+
+
+@pytest.mark.parametrize("profile", ["laptop", "paper"])
+def test_the_profiles_name_backbones_of_the_papers(profile):
+    chosen = load_profile(profile)
+    assert registered(chosen.encoder).identifier == chosen.encoder
+    assert chosen.encoder in {spec for row in BACKBONES.values() for spec in row}
+    assert (chosen.precision, chosen.preprocessing) == ("float32", "targetpad-1.25")
+
+
+@pytest.mark.parametrize(
+    ("spec", "identifier"),
+    [
+        ("ViT-B-32:openai", "ViT-B-32-quickgelu:openai"),
+        ("ViT-L-14:openai", "ViT-L-14-quickgelu:openai"),
+        ("ViT-B-32:laion400m_e32", "ViT-B-32-quickgelu:laion400m_e32"),
+        ("ViT-L-14:laion400m_e32", "ViT-L-14:laion400m_e32"),
+        ("ViT-B-32:laion2b-s34b-b79k", "ViT-B-32:laion2b_s34b_b79k"),
+    ],
+)
+def test_the_activation_follows_the_weights(spec, identifier):
+    found = registered(spec)
+    assert found.identifier == identifier
+    assert bool(found.config.get("quick_gelu")) == ("quickgelu" in identifier)
+
+
+def test_a_printed_name_is_no_identifier():
+    with pytest.raises(InputError, match="ViT-B-32:laion2b_s34b_b79k or ViT-B-32-quickgelu:openai"):
+        registered("ViT-B/32")
+    with pytest.raises(InputError, match="unknown weights 'laion2b_s34b_b79k' of ViT-B-32-quickgelu"):
+        registered("ViT-B-32-quickgelu:laion2b_s34b_b79k")
+
+
+def test_missing_weights_offline_say_what_to_fetch_and_where_it_was_looked_for(tmp_path):
+    """In a process of its own, whose hub client is offline and whose cache is empty: an error, no model."""
+    code = (
+        "from cir_utils.encoder import load_encoder\n"
+        "from cir_utils.errors import InputError\n"
+        "try: load_encoder('ViT-B-32:laion2b_s34b_b79k')\n"
+        "except InputError as error: print(error)\n"
+    )
+    environment = os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(tmp_path / "hub"),
+        "PYTHONPATH": str(PACKAGE.parent),
+    }
+    environment.pop("HF_HUB_CACHE", None)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    said = done.stdout.strip()
+    assert done.returncode == 0 and "\n" not in said
+    assert said.startswith("the weights of ViT-B-32:laion2b_s34b_b79k are not in the local cache")
+    assert f"below {tmp_path / 'hub' / 'hub'}" in said
+    assert "`hf download laion/CLIP-ViT-B-32-laion2B-s34B-b79K open_clip_model.safetensors`" in said
+
+
+# --- precision ---
+
+#: How far a bfloat16 feature (8 significant bits) may be from the float32 one, as 1 - cosine. Measured on
+#: every 60th picture that ships: 2.6e-5 at most.
+BFLOAT16_TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def mini_pair():
+    spec = load_profile("mini").encoder
+    return load_encoder(spec), load_encoder(spec, precision="bfloat16")
+
+
+def test_bfloat16_agrees_with_float32_on_the_shipped_encoder(mini_pair, pictures):
+    wide, half = mini_pair
+    assert half.describe() == {**wide.describe(), "precision": "bfloat16"}
+    assert {value.dtype for value in half.model.visual.transformer.parameters()} == {
+        torch.bfloat16,
+        torch.float32,  # the normalisation layers
+    }
+    texts = ["a red cat on the beach", "two blue dogs", "a striped dress with long sleeves", "x " * 100]
+    for first, second in (
+        (wide.encode_images(pictures), half.encode_images(pictures)),
+        (wide.encode_texts(texts).features, half.encode_texts(texts).features),
+    ):
+        assert second.dtype == torch.float32
+        assert not torch.equal(first, second)
+        off = 1 - (first * second).sum(dim=1)
+        assert float(off.max()) < BFLOAT16_TOLERANCE
+        # Brought to unit length in float32, not in bfloat16, where lengths are off by up to 0.4 %.
+        assert float((second.double().norm(dim=1) - 1).abs().max()) < 1e-6
+
+
+def test_bfloat16_texts_equal_open_clips_own_path(tiny_clip):
+    spec = f"local-dir:{tiny_clip}"
+    model = open_clip.create_model_from_pretrained(spec, precision="bf16", return_transform=False).eval()
+    with torch.no_grad():
+        expected = model.encode_text(open_clip.get_tokenizer(spec)(TEXTS)).float()
+    found = load_encoder(spec, precision="bfloat16").encode_texts(TEXTS).features
+    assert (
+        float((1 - (found * torch.nn.functional.normalize(expected, dim=1)).sum(dim=1)).max())
+        < BFLOAT16_TOLERANCE
+    )
+
+
+def test_precisions_and_preprocessings_that_do_not_exist(tiny_clip):
+    spec = f"local-dir:{tiny_clip}"
+    with pytest.raises(InputError, match="unknown --precision 'half': choose float32, bfloat16, float16"):
+        load_encoder(spec, precision="half")
+    with pytest.raises(InputError, match=r"unknown --preprocessing 'pad': choose clip, targetpad-1\.25"):
+        load_encoder(spec, preprocessing="pad")
+    with pytest.raises(InputError, match="--precision float16 needs a GPU"):
+        load_encoder(spec, precision="float16")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_every_precision_on_a_gpu(precision, mini_pair, pictures):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    found = load_encoder(load_profile("mini").encoder, "cuda", precision=precision).encode_images(pictures)
+    off = 1 - (found.cpu() * mini_pair[0].encode_images(pictures)).sum(dim=1)
+    assert float(off.max()) < BFLOAT16_TOLERANCE
+
+
+# --- preprocessing ---
+
+
+def test_target_padding_shows_the_ends_that_the_crop_takes_off(tiny_clip, tmp_path):
+    """A white picture of 96 x 32 with red ends of 16 columns. The plain crop keeps its middle third, all
+    white. Padded it is 96 x 76 (bands of 22); resized to 40 x 32, cropped to 32: red at both sides."""
+    image = Image.new("RGB", (96, 32), "white")
+    for left in (0, 80):
+        image.paste("red", (left, 0, left + 16, 32))
+    image.save(tmp_path / "wide.png")
+    spec = f"local-dir:{tiny_clip}"
+    plain, padded = (load_encoder(spec, preprocessing=name) for name in ("clip", "targetpad-1.25"))
+    first, second = (encoder._pixels(tmp_path / "wide.png") for encoder in (plain, padded))
+    assert first.shape == second.shape == (3, 32, 32)
+    mean, std = (torch.tensor(plain.model.visual.preprocess_cfg[key]) for key in ("mean", "std"))
+    colour = second.permute(1, 2, 0) * std + mean
+    assert torch.allclose(first.permute(1, 2, 0) * std + mean, torch.ones(32, 32, 3), atol=1e-5)
+    assert torch.allclose(colour[:8], torch.zeros(8, 32, 3), atol=0.02)  # the band above: 22 of 76 rows
+    assert torch.allclose(colour[24:], torch.zeros(8, 32, 3), atol=0.02)
+    assert torch.allclose(colour[16, 16], torch.ones(3), atol=0.02)
+    assert torch.allclose(colour[16, 0], torch.tensor([1.0, 0.0, 0.0]), atol=0.02)
+    assert torch.allclose(colour[16, 31], torch.tensor([1.0, 0.0, 0.0]), atol=0.02)
+
+
+def test_the_preprocessing_is_named_with_its_backend(tiny_clip, encoder, pictures):
+    assert encoder.describe()["preprocessing"]["name"] == "clip"
+    padded = load_encoder(f"local-dir:{tiny_clip}", preprocessing="targetpad-1.25")
+    about = padded.describe()["preprocessing"]
+    assert (about["name"], about["backend"], about["interpolation"]) == (
+        "targetpad-1.25",
+        "pillow",
+        "bicubic",
+    )
+    # The pictures are 50 x 40: a ratio of 1.25 exactly gets bands of nothing.
+    assert torch.equal(padded.encode_images(pictures), encoder.encode_images(pictures))
+
+
+def test_two_batches_of_pixels_at_most_are_in_memory(encoder, pictures, monkeypatch):
+    alive, most = [0], [0]
+    read = ClipEncoder._pixels
+
+    def release():
+        alive[0] -= 1
+
+    def counting(self, path):
+        pixels = read(self, path)
+        alive[0] += 1
+        most[0] = max(most[0], alive[0])
+        weakref.finalize(pixels, release)
+        return pixels
+
+    monkeypatch.setattr(ClipEncoder, "_pixels", counting)
+    assert encoder.encode_images(pictures * 8, batch_size=4).shape == (40, 16)
+    assert 4 <= most[0] <= 8
+    assert alive[0] == 0

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
+import signal
+import time
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,6 +94,9 @@ def test_the_record_names_encoder_ids_and_hashes(encoder, pictures, tmp_path):
         f"img{i}" for i in range(10)
     )
     assert all(record["encoder"] == encoder.describe() for record in records)
+    assert {record["dtype"] for record in records} == {"float32"}
+    about = records[0]["encoder"]
+    assert about["preprocessing"]["backend"] == "pillow" and len(about["weights_sha256"]) == 64
     assert all(len(digest) == 64 for record in records for digest in record["content"])
 
 
@@ -245,3 +253,167 @@ def test_texts_are_kept_with_what_was_said_about_them(encoder, tmp_path, counted
         assert (found.cut, found.tokens, found.unknown) == (direct.cut, direct.tokens, direct.unknown)
     assert second.unknown == [[], ["zebra"], [], [], []]
     assert text_features(encoder, [], tmp_path).features.shape == (0, 16)
+
+
+# --- the key ---
+
+
+def entries(cache):
+    """What is stored, by folder (the encoder) and file (the content)."""
+    return {(path.parent.name, path.name) for path in shards(cache)}
+
+
+def other_weights(folder):
+    path = folder / "open_clip_model.safetensors"
+    state = load_file(path)
+    state["visual.proj"].neg_()
+    save_file(state, path)
+
+
+def other_configuration(folder):
+    path = folder / "open_clip_config.json"
+    table = json.loads(path.read_text())
+    table["preprocess_cfg"]["interpolation"] = "bilinear"
+    path.write_text(json.dumps(table))
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        (other_weights, {}),
+        (other_configuration, {}),
+        (None, {"precision": "bfloat16"}),
+        (None, {"preprocessing": "targetpad-1.25"}),
+    ],
+    ids=["weights", "model preprocessing", "precision", "preprocessing"],
+)
+def test_every_input_of_the_encoder_changes_the_key_of_every_shard(
+    tiny_clip, pictures, tmp_path, change, options
+):
+    folder = shutil.copytree(tiny_clip, tmp_path / "tiny-clip")
+    cache = tmp_path / "cache"
+    get(load_encoder(f"local-dir:{folder}"), pictures, cache)
+    before = entries(cache)
+    if change is not None:
+        change(folder)
+    get(load_encoder(f"local-dir:{folder}", **options), pictures, cache)
+    new = entries(cache) - before
+    assert len(before) == len(new) == 3
+    assert {name for _, name in new} == {name for _, name in before}  # the pictures are the same
+    assert len({encoder for encoder, _ in before | new}) == 2
+
+
+def test_one_byte_of_one_picture_changes_the_key_of_its_shard_alone(encoder, pictures, tmp_path):
+    get(encoder, pictures, tmp_path / "cache")
+    before = entries(tmp_path / "cache")
+    with open(pictures[9], "ab") as stream:
+        stream.write(b"\0")  # behind the end of the picture: the same pixels
+    get(encoder, pictures, tmp_path / "cache")
+    new = entries(tmp_path / "cache") - before
+    assert len(before) == 3 and len(new) == 1
+    assert {folder for folder, _ in new} == {folder for folder, _ in before}
+
+
+def test_nothing_else_changes_the_key(tiny_clip, pictures, tmp_path, counted):
+    """Other places, names, ids and times, another instance of the model, and its defaults spelt out."""
+    first = get(load_encoder(f"local-dir:{tiny_clip}"), pictures, tmp_path / "cache")
+    counted.clear()
+    model = shutil.copytree(tiny_clip, tmp_path / "moved" / "tiny-clip")
+    os.utime(model / "open_clip_model.safetensors", (1, 1))
+    again = load_encoder(f"local-dir:{model}", torch.device("cpu"), precision="float32", preprocessing="clip")
+    renamed = [tmp_path / f"renamed-{number}.bin" for number in range(10)]
+    for old, new in zip(pictures, renamed, strict=True):
+        shutil.copy(old, new)
+    shutil.move(tmp_path / "cache", tmp_path / "elsewhere")
+    ids = [f"picture {number}" for number in range(10)]
+    second = image_features(again, ids, renamed, tmp_path / "elsewhere", shard_size=4)
+    assert counted == [] and torch.equal(first, second)
+
+
+# --- several processes, and killed ones ---
+
+
+class SlowEncoder:
+    """An encoder without a model: the feature of a picture is made of its file name. Every picture that it
+    encodes becomes a line of ``log``; it never gets beyond the batch that holds the picture ``hang``."""
+
+    identifier, width, device = "slow", 8, torch.device("cpu")
+
+    def __init__(self, log: Path, hang: str = "") -> None:
+        self.log, self.hang = log, hang
+
+    def describe(self):
+        return {"encoder": "slow"}
+
+    def encode_images(self, paths, batch_size=64):
+        assert len(paths) <= batch_size
+        with open(self.log, "a") as stream:
+            for path in paths:
+                stream.write(f"{path.name}\n")
+        while any(path.name == self.hang for path in paths):
+            time.sleep(0.01)
+        time.sleep(0.02)
+        numbers = torch.tensor([float(path.stem) for path in paths])
+        return torch.nn.functional.normalize(numbers[:, None] + torch.arange(8.0), dim=1)
+
+    def done(self):
+        return Counter(self.log.read_text().split()) if self.log.exists() else Counter()
+
+
+def work(encoder, pictures, cache, out):
+    features = image_features(encoder, list(range(len(pictures))), pictures, cache, shard_size=2)
+    save_file({"features": features}, out)
+
+
+def start(*arguments):
+    process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
+    process.start()
+    return process
+
+
+def test_three_processes_share_the_work_and_do_nothing_twice(pictures, tmp_path):
+    encoder = SlowEncoder(tmp_path / "log")
+    outs = [tmp_path / f"{number}.safetensors" for number in range(3)]
+    workers = [start(encoder, pictures, tmp_path / "cache", out) for out in outs]
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    assert encoder.done() == Counter({path.name: 1 for path in pictures})
+    expected = SlowEncoder(tmp_path / "other").encode_images(pictures)
+    assert all(torch.equal(load_file(out)["features"], expected) for out in outs)
+
+
+def test_a_killed_process_leaves_no_lock_and_loses_the_batch_in_flight_alone(pictures, tmp_path):
+    log = tmp_path / "log"
+    worker = start(SlowEncoder(log, hang="5.png"), pictures, tmp_path / "cache", tmp_path / "never")
+    end = time.monotonic() + 60
+    while "5.png" not in SlowEncoder(log).done() and time.monotonic() < end:
+        time.sleep(0.01)
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join(60)
+    assert worker.exitcode == -signal.SIGKILL
+    assert len(shards(tmp_path / "cache")) == 2  # 0 and 1, 2 and 3; 4 and 5 were in flight
+    features = image_features(SlowEncoder(log), list(range(10)), pictures, tmp_path / "cache", shard_size=2)
+    assert SlowEncoder(log).done() == Counter({f"{n}.png": 2 if n in (4, 5) else 1 for n in range(10)})
+    whole = image_features(
+        SlowEncoder(tmp_path / "other"), list(range(10)), pictures, tmp_path / "fresh", shard_size=2
+    )
+    assert torch.equal(features, whole)
+    assert {path.name: path.read_bytes() for path in shards(tmp_path / "cache")} == {
+        path.name: path.read_bytes() for path in shards(tmp_path / "fresh")
+    }
+
+
+def test_a_shard_is_one_batch_of_the_encoder(encoder, pictures, tmp_path, monkeypatch):
+    """So that a killed run loses one batch, and one batch of pixels is what extraction holds."""
+    sizes = []
+    encode = ClipEncoder.encode_images
+
+    def spy(self, paths, batch_size=64):
+        sizes.append((len(paths), batch_size))
+        return encode(self, paths, batch_size)
+
+    monkeypatch.setattr(ClipEncoder, "encode_images", spy)
+    get(encoder, pictures, tmp_path / "cache")
+    image_features(encoder, list(range(10)), pictures, tmp_path / "other")
+    assert sizes == [(4, 4), (4, 4), (2, 4), (10, 64)]

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from cir_utils.errors import InputError
-from cir_utils.images import load_image
+from cir_utils.images import load_image, pad_to_ratio
 
 
 def colours(image):
@@ -162,3 +162,31 @@ def test_missing_folder_and_too_large(tmp_path):
     with pytest.raises(InputError, match="20 x 10 pixels, more than the 199 allowed"):
         load_image(path, max_pixels=199)
     assert load_image(path, max_pixels=200).size == (20, 10)
+
+
+# --- target padding ---
+
+
+@pytest.mark.parametrize(
+    ("size", "padded", "bands"),
+    [
+        ((600, 100), (600, 480), (0, 190)),  # 600 / 1.25 = 480: bands of 190 above and below
+        ((100, 600), (480, 600), (190, 0)),
+        ((640, 480), (640, 512), (0, 16)),
+        ((501, 200), (501, 400), (0, 100)),  # 400.8: bands are rounded down
+        ((1000, 1), (1000, 799), (0, 399)),
+    ],
+)
+def test_target_padding_brings_long_pictures_down_to_the_ratio(size, padded, bands):
+    found = np.asarray(pad_to_ratio(Image.new("RGB", size, (10, 20, 30))))
+    assert found.shape == (padded[1], padded[0], 3)
+    across, down = bands
+    inner = found[down : padded[1] - down, across : padded[0] - across]
+    assert inner.shape[:2] == (size[1], size[0]) and (inner == (10, 20, 30)).all()
+    assert int((found != 0).any(axis=2).sum()) == size[0] * size[1]  # everything else is black
+
+
+@pytest.mark.parametrize("size", [(500, 400), (400, 500), (499, 400), (32, 32), (5, 4), (1, 1)])
+def test_target_padding_leaves_other_pictures_alone(size):
+    image = Image.new("RGB", size, (1, 2, 3))
+    assert np.array_equal(np.asarray(pad_to_ratio(image)), np.asarray(image))

@@ -169,6 +169,29 @@ def test_a_vague_text_falls_back_to_the_reference_and_says_so(bench: Workbench) 
         assert not any(other["vague"] for other in output.traces[:7])
 
 
+@pytest.mark.parametrize("method", ["text-only", "image+text"])
+def test_a_long_modification_text_is_cut_and_counted_by_the_baselines(bench: Workbench, method: str) -> None:
+    words = " ".join(["red"] * 100)
+    first, *others = bench.queries
+    bench.queries = (replace(first, text=words), *others)
+    output = run(bench, method)
+    assert output.counts == {"cut_texts": 1}
+    assert [trace["cut"] for trace in output.traces] == [True] + [False] * 7
+    # What is left is the front: the text of 75 words, which just fits, is the same query.
+    bench.queries = (replace(first, text=" ".join(["red"] * 75)), *others)
+    del bench.__dict__["modification_features"]
+    whole = run(bench, method)
+    assert whole.counts == {"cut_texts": 0} and whole.rankings == output.rankings
+
+
+def test_long_gallery_captions_are_counted(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    captions = xr_method.gallery_captions(bench)
+    captions[3] += " cat" * 100
+    monkeypatch.setattr(xr_method, "gallery_captions", lambda bench: captions)
+    output = run(bench, "xr", stages="coarse")
+    assert (output.counts["cut_captions"], output.counts["cut_texts"]) == (1, 0)
+
+
 def test_a_long_description_is_cut_behind_its_changes_and_counted(
     world: Path, tiny_clip: Path, cache: Path
 ) -> None:
@@ -319,4 +342,4 @@ def test_xr_puts_a_verified_target_before_a_look_alike(bench: Workbench) -> None
 
 
 def test_one_half_is_read_as_false() -> None:
-    assert xr_method.correct([0.5, 0.5000001, 0.4], [False, True, True]) == 2
+    assert xr_method.correct([0.5, 0.5000001, 0.4, 0.4], [False, True, True, False]) == 2

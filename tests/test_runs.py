@@ -10,6 +10,7 @@ import pytest
 from small_world import IDS, SETTINGS, open_bench, write_world
 
 from cir_utils import runs
+from cir_utils.agents import MINI_MAX_NEW_TOKENS
 from cir_utils.benchmarks import Query
 from cir_utils.errors import InputError
 from cir_utils.evaluation import evaluate_file
@@ -57,6 +58,17 @@ def test_a_record_says_what_ran_and_what_it_cost(bench: Workbench) -> None:
     assert record["versions"]["python"] and record["versions"]["torch"]
     assert record["peak_memory_mb"]["host"] > 50
     assert record["device"] == "cpu"
+    assert record["setting_sources"] == {
+        "lambda": "the test", "k_prime": "given for this run", "kappa": "the test",
+        "stages": "default of the method", "vision": "default of the method", "text": "default of the method",
+    }  # fmt: skip
+    folder = Path(bench.encoder_spec.partition(":")[2])
+    assert record["choices"]["encoder"] == {"value": f"local-dir:{folder.name}", "source": "the caller"}
+    assert {name: one["value"] for name, one in record["choices"].items() if name != "encoder"} == {
+        "precision": "float32", "preprocessing": "clip", "mllm": "scripted", "prompts": "mini",
+        "temperature": 0.0, "seed": 42, "max_tokens": MINI_MAX_NEW_TOKENS,
+    }  # fmt: skip
+    assert record["published"] == {}
     json.dumps(record, allow_nan=False)
 
 

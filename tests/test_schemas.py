@@ -259,3 +259,39 @@ def test_any_imagination_comes_back_through_a_fence(caption, modifications):
     assert strict.kind == "good" and strict.value.modifications == modifications
     fenced = parse_json(f"Here:\n```json\n{json.dumps(value)}\n```", TextImagination)
     assert fenced.value.target_caption == " ".join(caption.split())
+
+
+# --- echoes and refusals of a server ------------------------------------------------------------------------
+
+
+EXAMPLE = {"target_caption": "two large dogs", "modifications": ["keep the beach"]}
+ASKED = "Imagine the target picture. Answer with one JSON object, as in this example:\n" + as_json(EXAMPLE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ASKED,
+        "imagine the target picture: answer with one json object, as in this example",
+        as_json(EXAMPLE),
+        "```json\n" + as_json(EXAMPLE) + "\n```",
+    ],
+)
+def test_an_answer_that_repeats_the_prompt_is_an_echo(text):
+    assert parse_json(text, TextImagination, "stop", ASKED).kind == "echo"
+    assert parse_json(text, TextImagination, "stop", ASKED).value is None
+
+
+def test_an_answer_like_the_prompt_is_no_echo():
+    own = as_json(EXAMPLE | {"target_caption": "two large cats"})
+    assert parse_json(own, TextImagination, "stop", ASKED).kind == "good"
+    # A caption that stays as it is begins like the prompt that holds it.
+    prompt = "a red car\nrewrite it, as a caption of at most forty words. change: the same image"
+    assert parse_text("a red car", "stop", prompt).kind == "good"
+    assert parse_text("describe the picture.", "stop", "describe the picture").kind == "echo"
+    assert parse_text("the picture", "stop", "the picture").kind == "good"
+
+
+def test_a_filter_decides_over_the_text():
+    assert parse_json(as_json(IMAGINED), TextImagination, "refusal").kind == "refusal"
+    assert parse_text("a red car", "refusal").kind == "refusal"

@@ -29,6 +29,7 @@ from cir_utils.scoring import (
     rerank,
     rrf,
     summed_gallery,
+    summed_scores,
     triangle_weights,
 )
 
@@ -386,6 +387,35 @@ def test_summed_gallery_agrees_within_the_bound(dtype, device):
     plain, G = four_cosines(C_t, C_v, C_a, I_a), summed_gallery(C_a, I_a)
     assert float((plain.S_t - exact_scores(C_t, G)).abs().max()) <= agreement_bound(96, 1)
     assert float((plain.S_v - exact_scores(C_v, G)).abs().max()) <= agreement_bound(96, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_summed_scores_are_those_of_the_summed_gallery_to_the_bit(dtype, device, monkeypatch):
+    C, C_a, I_a = (unit(rows, 24, seed, dtype).to(device) for seed, rows in enumerate([5, 300, 300]))
+    expected = exact_scores(C, summed_gallery(C_a, I_a))
+    assert torch.equal(summed_scores(C, C_a, I_a), expected)
+    monkeypatch.setattr(scoring, "BLOCK_ELEMENTS", 24 * 7)  # 43 blocks
+    assert torch.equal(summed_scores(C, C_a, I_a), expected)
+
+
+def test_summed_scores_refuse_what_four_cosines_refuses():
+    C, C_a, I_a = (unit(rows, 24, seed) for seed, rows in enumerate([5, 30, 30]))
+    with pytest.raises(InputError, match="shapes differ"):
+        summed_scores(C, C_a, I_a[:-1])
+    with pytest.raises(InputError, match="I_a: 12 values wide where 24 were expected"):
+        summed_scores(C, C_a, unit(30, 12, 0))
+    with pytest.raises(InputError, match=r"C_a: row \d+ has length 2 where unit"):
+        summed_scores(C, 2 * C_a, I_a)
+
+
+@pytest.mark.parametrize(("value", "message"), [(math.nan, "holds NaN"), (3.0, "has length 3")])
+def test_a_bad_row_is_named_in_whatever_block_it_lies(value, message, monkeypatch):
+    monkeypatch.setattr(scoring, "BLOCK_ELEMENTS", 24 * 7)
+    features = unit(40, 24, 0)
+    features[33] = 0
+    features[33, 5] = value
+    with pytest.raises(InputError, match=f"gallery: row 33 {message}"):
+        check_features("gallery", features)
 
 
 def test_rrf_by_hand():

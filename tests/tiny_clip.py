@@ -73,3 +73,33 @@ def write_tiny_clip(folder: Path, seed: int = 0, dtype: torch.dtype = torch.floa
     state = {key: value.detach().to(dtype).contiguous() for key, value in model.state_dict().items()}
     save_file(state, folder / "open_clip_model.safetensors")
     return folder
+
+
+#: The small form of an architecture: same parts, fewer and narrower layers.
+SMALL = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "patch_size": 16, "layers": 2, "width": 32, "head_width": 16},
+    "text_cfg": {"width": 32, "heads": 2, "layers": 2},
+}
+
+
+def write_open_clip(
+    folder: Path,
+    architecture: str = "ViT-B-32",
+    changes: dict[str, object] = SMALL,  # noqa: B006 - read only
+    dtype: torch.dtype = torch.float16,
+    seed: int = 0,
+) -> Path:
+    """Random weights of one of open_clip's own architectures, with ``changes`` to its configuration, in a
+    folder that ``local-dir:`` loads; the texts go through open_clip's own tokenizer, as in the real model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = open_clip.get_model_config(architecture)
+    for name, change in changes.items():
+        config[name] = {**config[name], **change} if isinstance(change, dict) else change
+    table = {"model_cfg": config, "preprocess_cfg": {"interpolation": "bicubic", "resize_mode": "shortest"}}
+    (folder / "open_clip_config.json").write_text(json.dumps(table, indent=2))
+    torch.manual_seed(seed)
+    model = open_clip.create_model(f"local-dir:{folder}", load_weights=False)
+    state = {key: value.detach().to(dtype).contiguous() for key, value in model.state_dict().items()}
+    save_file(state, folder / "open_clip_model.safetensors")
+    return folder

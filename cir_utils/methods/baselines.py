@@ -43,15 +43,25 @@ def image_only(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
 
 def text_only(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     """Rank by ``cos(F_m, x)``."""
-    return _rank(bench, bench.modification_features)
+    return _rank(bench, bench.modification_features, with_text=True)
 
 
 def image_and_text(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     """Rank by ``cos((F_r + F_m) / 2, x)``: the plain mean of the two unit features, brought to unit length
     again (which changes no order)."""
-    return _rank(bench, normalize(bench.reference_features + bench.modification_features, dim=1))
+    mean = normalize(bench.reference_features + bench.modification_features, dim=1)
+    return _rank(bench, mean, with_text=True)
 
 
-def _rank(bench: Workbench, queries: Tensor) -> MethodOutput:
+def _rank(bench: Workbench, queries: Tensor, with_text: bool = False) -> MethodOutput:
+    """The gallery by ``queries`` ``(Q, D)``; ``with_text`` counts the modification texts that were cut, and
+    marks them in the traces."""
+    traces = bench.plain_traces()
+    counts: dict[str, int] = {}
+    if with_text:
+        cut = bench.cut(bench.texts)
+        counts["cut_texts"] = sum(cut)
+        for trace, is_cut in zip(traces, cut, strict=True):
+            trace["cut"] = is_cut
     with bench.stage("scoring"):
-        return bench.output(exact_scores(queries, bench.gallery_features), bench.plain_traces())
+        return bench.output(exact_scores(queries, bench.gallery_features), traces, counts=counts)

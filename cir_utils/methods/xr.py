@@ -56,7 +56,7 @@ from torch import Tensor
 
 from cir_utils.agents import Asked, Imagined
 from cir_utils.methods.description_only import text_counts
-from cir_utils.scoring import Reranked, exact_scores, rank_by, rerank, rrf, summed_gallery
+from cir_utils.scoring import Reranked, exact_scores, rank_by, rerank, rrf, summed_scores
 from cir_utils.workbench import MethodOutput, Texts, Workbench
 
 
@@ -115,7 +115,7 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
         if members is not None:
             subset = coarse_among(S_t, S_v, members, settings["kappa"], sides)[1]
     traces = _traces(bench, imagined)
-    counts = _counts(imagined)
+    counts = _counts(imagined) | {"cut_captions": sum(bench.cut(captions))}
     if settings["stages"] == "coarse":
         shown = torch.zeros_like(S_t).scatter(1, bench.places, fused)
         return bench.output(shown, traces, order, counts, subset_order=subset)
@@ -185,9 +185,12 @@ def similarities(bench: Workbench, imagined: Imagination, captions: Sequence[str
     """
     if imagined.C_t is not None and imagined.C_v is not None:
         C_a = bench.encode_texts(captions).features
+        I_a = bench.gallery_features
         with bench.stage("coarse filtering"):
-            both = summed_gallery(C_a, bench.gallery_features)
-            return exact_scores(imagined.C_t.features, both), exact_scores(imagined.C_v.features, both)
+            return (
+                summed_scores(imagined.C_t.features, C_a, I_a),
+                summed_scores(imagined.C_v.features, C_a, I_a),
+            )
     if imagined.C_t is not None:
         C_a = bench.encode_texts(captions).features
         with bench.stage("coarse filtering"):
@@ -282,8 +285,9 @@ def counts_of(checked: Checked, rows: Sequence[Sequence[int]], candidates: Tenso
 
 
 def correct(probabilities: Sequence[float], expected: Sequence[bool]) -> int:
-    """How many statements are answered as expected; a probability of exactly one half is read as false."""
-    return sum((p > 0.5) == answer for p, answer in zip(probabilities, expected, strict=True))
+    """How many statements are answered as expected; an unclear answer (a probability of exactly one half) is
+    neither true nor false and earns nothing."""
+    return sum(p != 0.5 and (p > 0.5) == answer for p, answer in zip(probabilities, expected, strict=True))
 
 
 def _traces(bench: Workbench, imagined: Imagination) -> list[dict[str, Any]]:
