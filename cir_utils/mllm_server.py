@@ -19,11 +19,11 @@ What a reply becomes:
 
 | reply | here |
 |---|---|
-| 408, 409, 429, 5xx, no connection, over time | tried again (``RETRIES``), with back-off or Retry-After |
+| 408, 409, 429, 5xx, connection lost, over time | tried again (``RETRIES``), with back-off or Retry-After |
 | 400/422 that names an optional field of ours | the field is left out from then on; the record lists it |
 | 400 by a content filter, ``content_filter``, ``refusal`` | an answer of class refusal |
 | ``finish_reason`` length | an answer of class cut |
-| empty, broken off, not JSON, not one choice with a message | tried again (``READ_TRIES``), counted |
+| empty, not JSON, not one choice with a message | tried again (``READ_TRIES``), counted |
 | anything else, or still failing | :class:`cir_utils.mllm.Unanswered`, with the answers already had |
 """
 
@@ -270,7 +270,7 @@ class ServerMLLM:
 
     async def _ask(self, client: Any, ask: _Ask) -> _Reply:
         """Send one request until its reply can be read."""
-        openai, httpx2 = _openai(), importlib.import_module("httpx2")
+        openai = _openai()
         unreadable = 0
         while True:
             body = self._body(ask)
@@ -284,18 +284,14 @@ class ServerMLLM:
                 if _filtered(error):
                     return _Reply("", "refusal", 0, 0, [])
                 raise
-            except httpx2.TransportError:  # while the body was read: the openai client lets it pass
-                raw = None
+            self.usage.retries += raw.retries_taken
             try:
-                if raw is None:
-                    raise _Unreadable("a reply that breaks off")
-                self.usage.retries += raw.retries_taken
                 reply = self._read(raw.content)
-            except _Unreadable as error:
+            except _Unreadable:
                 self.usage.unreadable += 1
                 unreadable += 1
                 if unreadable == READ_TRIES:
-                    raise error from None
+                    raise
                 await asyncio.sleep(READ_PAUSE * 2 ** (unreadable - 1))
                 continue
             for name in ("temperature", "seed", "max_tokens", "max_completion_tokens"):
@@ -423,7 +419,7 @@ class ServerMLLM:
                 mend += f"; asked with {', '.join(path.name for path in request.images)}"
         elif isinstance(error, openai.APIConnectionError):
             reason = self._clean(str(error.__cause__ or error))
-            what = f"cannot be reached ({reason})"
+            what = f"gave no reply ({reason})"
             mend = f"start the server, or mend {_url_variable()}; {again}"
         else:
             what, mend = f"failed ({type(error).__name__}: {said})", f"look at the server's log; {again}"

@@ -109,7 +109,7 @@ def imported(folder):
 @pytest.mark.parametrize(
     "folder, extras",
     [
-        ("cir_utils", ["notebooks"]),
+        ("cir_utils", ["notebooks", "server"]),
         ("data_scripts", ["notebooks", "data", "dev"]),
         ("tests", ["notebooks", "data", "dev"]),
     ],
