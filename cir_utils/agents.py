@@ -453,13 +453,18 @@ class Agents:
         return self._ask(prompt, parse_text, values, *rest, **more)
 
     def _ask_json(
-        self, prompt: Prompt, schema: type[Schema], values: Sequence[dict[str, Any]], *rest: Any, **more: Any
+        self,
+        prompt: Prompt,
+        schema: type[Schema],
+        values: Sequence[dict[str, Any]],
+        images: Sequence[tuple[Path, ...]] | None = None,
+        again: bool = True,
     ) -> list[_Outcome[Schema]]:
         def parse(text: str, finish_reason: str, asked: str) -> Parsed[Schema]:
             return parse_json(text, schema, finish_reason, asked)
 
         form = json_schema(schema) if getattr(self.mllm, "structured", False) else ""
-        return self._ask(prompt, parse, values, *rest, schema=form, **more)
+        return self._ask(prompt, parse, values, images, again=again, schema=form)
 
     def _ask(
         self,

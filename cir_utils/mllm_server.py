@@ -355,7 +355,7 @@ class ServerMLLM:
             declined = message.get("refusal") or ""
             text = message.get("content") or ""
             usage = data.get("usage") or {}
-            tokens = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
+            read, written = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
             logprobs = _logprobs(choices[0].get("logprobs"))
             if not isinstance(text, str) or not isinstance(declined, str):
                 raise TypeError
@@ -364,8 +364,8 @@ class ServerMLLM:
         if isinstance(data.get("model"), str):
             self.served.add(self._clean(data["model"]))
         if declined or finish == "content_filter":
-            return _Reply(self._clean(declined or text), "refusal", *tokens, [])
-        return _Reply(self._clean(text), "length" if finish == "length" else "stop", *tokens, logprobs)
+            return _Reply(self._clean(declined or text), "refusal", read, written, [])
+        return _Reply(self._clean(text), "length" if finish == "length" else "stop", read, written, logprobs)
 
     # --- the client and its failures --------------------------------------------------------------------
 
