@@ -529,7 +529,8 @@ def save_checkpoint(out: Path, model, heads, optimizer, progress: dict) -> None:
     os.replace(out / "checkpoint.tmp", out / "checkpoint.safetensors")
 
 
-def load_checkpoint(path: Path, model, heads, optimizer=None) -> None:
+def load_checkpoint(path: Path, model, heads, optimizer=None) -> bool:
+    """Load weights, and the optimiser's state where it is of the same stage: whether it was."""
     tensors = load_file(path)
     model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")}, strict=False)
     heads.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("heads.")})
@@ -542,6 +543,8 @@ def load_checkpoint(path: Path, model, heads, optimizer=None) -> None:
                 slots.setdefault(int(index), {})[name] = value
         if len(slots) == sum(len(g["params"]) for g in state["param_groups"]):
             optimizer.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
+            return True
+    return False
 
 
 #: Rows of a step of the full stage, statements a row, and the number of buckets that rows are sorted into.
@@ -604,18 +607,19 @@ def main() -> None:
     ]
     optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=True)
     checkpoint = args.out / "checkpoint.safetensors"
-    if checkpoint.exists():
-        load_checkpoint(checkpoint, model, heads, None if args.fresh else optimizer)
+    warm = checkpoint.exists() and load_checkpoint(
+        checkpoint, model, heads, None if args.fresh else optimizer
+    )
     fast = FastVision(model.model.visual)
     check_equal(model, fast, tokenizer)
     if args.minutes > 0:
-        train(args, model, heads, fast, tokenizer, optimizer, trained)
+        train(args, model, heads, fast, tokenizer, optimizer, trained, warm)
     if args.export and rank() == 0:
         export(model, tokenizer, args.export)
         shutil.copy(args.out / "history.json", args.export / "training.json")
 
 
-def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
+def train(args, model, heads, fast, tokenizer, optimizer, trained, warm: bool) -> None:
     mix = {"pictures": args.batch} if args.stage == "vision" else MIX
     batches = iter(
         DataLoader(
@@ -632,7 +636,7 @@ def train(args, model, heads, fast, tokenizer, optimizer, trained) -> None:
     new_pixels, new_labels = unseen_pictures()
     spent = 0.0
     while spent < 1:
-        rate = args.lr * min(1.0, (step + 1) / 150) * min(1.0, 0.02 + 1.25 * (1 - spent))
+        rate = args.lr * min(1.0, (step + 1) / (20 if warm else 150)) * min(1.0, 0.02 + 1.25 * (1 - spent))
         for group in optimizer.param_groups:
             group["lr"] = rate * group["scale"]
         batch = next(batches)
