@@ -446,7 +446,7 @@ class Agents:
             return parse_json(text, schema, finish_reason, asked)
 
         form = json_schema(schema) if getattr(self.mllm, "structured", False) else ""
-        return self._ask(prompt, parse, values, *rest, schema=form, **more)
+        return self._ask(prompt, parse, values, *rest, **{**more, "schema": form})
 
     def _ask(
         self,

@@ -355,7 +355,8 @@ class ServerMLLM:
             declined = message.get("refusal") or ""
             text = message.get("content") or ""
             usage = data.get("usage") or {}
-            tokens = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
+            prompt_tokens = int(usage.get("prompt_tokens") or 0)
+            completion_tokens = int(usage.get("completion_tokens") or 0)
             logprobs = _logprobs(choices[0].get("logprobs"))
             if not isinstance(text, str) or not isinstance(declined, str):
                 raise TypeError
@@ -364,8 +365,10 @@ class ServerMLLM:
         if isinstance(data.get("model"), str):
             self.served.add(self._clean(data["model"]))
         if declined or finish == "content_filter":
-            return _Reply(self._clean(declined or text), "refusal", *tokens, [])
-        return _Reply(self._clean(text), "length" if finish == "length" else "stop", *tokens, logprobs)
+            text, ended = declined or text, "refusal"
+        else:
+            ended = "length" if finish == "length" else "stop"
+        return _Reply(self._clean(text), ended, prompt_tokens, completion_tokens, logprobs)
 
     # --- the client and its failures --------------------------------------------------------------------
 
