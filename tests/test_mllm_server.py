@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from chat_server import KEY, ChatServer, chatting
 from PIL import Image
+from scripted import ScriptedMLLM
 from small_world import Oracle, write_world
 
 pytest.importorskip("openai", reason="the server extra is not installed")
@@ -26,8 +27,8 @@ from cir_utils.errors import InputError  # noqa: E402
 from cir_utils.images import load_image  # noqa: E402
 from cir_utils.mllm import Request, Unanswered, VerifyItem  # noqa: E402
 from cir_utils.mllm_server import ServerMLLM, picture_url, read_settings  # noqa: E402
-from cir_utils.response_cache import ResponseCache  # noqa: E402
-from cir_utils.schemas import SelectiveCoT, json_schema  # noqa: E402
+from cir_utils.response_cache import ResponseCache, answer_key  # noqa: E402
+from cir_utils.schemas import Questions, SelectiveCoT, json_schema  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +100,19 @@ def test_schemas_are_closed_and_complete() -> None:
     assert schema["additionalProperties"] is False
     assert sorted(schema["required"]) == sorted(schema["properties"]) == sorted(SelectiveCoT.model_fields)
     assert schema["properties"]["description"]["type"] == "string"
+    statement = json.loads(json_schema(Questions))["$defs"]["Statement"]
+    assert statement["additionalProperties"] is False and statement["required"] == ["statement", "answer"]
+
+
+def test_a_schema_is_part_of_the_key_and_sent_to_servers_alone() -> None:
+    plain = answer_key("m", "p", [], 8, 0.0, 1)
+    assert (
+        len({plain, answer_key("m", "p", [], 8, 0.0, 1, "{}"), answer_key("m", "p", [], 8, 0.0, 1, "[]")})
+        == 3
+    )
+    mllm = ScriptedMLLM(lambda request: "hm")
+    Agents(mllm, prompt_set="mini").imagine_text(["a car"], ["make it red"])
+    assert [request.schema for request in mllm.requests] == ["", ""]
 
 
 def test_plain_pictures_travel_as_their_own_bytes(server: ChatServer, tmp_path: Path) -> None:
@@ -348,6 +362,16 @@ def test_answers_already_had_are_kept(
         assert cache.counts()["verdicts"] == 1
         server.plan, before = [], len(server.log)
         assert agents.verify_captions(pairs) == [1.0, 1.0, 1.0] and len(server.log) == before + 2
+
+
+def test_a_server_that_takes_fewer_pictures(server: ChatServer, tmp_path: Path) -> None:
+    server.refuse = {"messages": "At most 1 image(s) may be provided in one request."}
+    paths = (tmp_path / "a.png", tmp_path / "b.png")
+    for path in paths:
+        Image.new("RGB", (30, 30), "red").save(path)
+    with pytest.raises(Unanswered, match=r"400 \(At most 1 image.*asked with a\.png, b\.png") as caught:
+        ServerMLLM("server:m").generate([Request("compare", paths)])
+    assert str(caught.value).startswith(f"server {server.url} (model m) answered 400")
 
 
 def test_a_broken_picture_stops_before_it_is_sent(server: ChatServer, tmp_path: Path) -> None:
