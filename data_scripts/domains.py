@@ -25,8 +25,8 @@ UNKNOWN = 255
 class Domain:
     """A world module, its texts and its drawing.
 
-    ``draw(thing, seed)``, and ``draw_unnamed(thing, seed, rng)`` where a picture may be painted in a colour
-    without a name. ``columns`` are where its fields lie in a row of labels.
+    ``draw(thing, seed)``; with ``tint=unnamed(rng, thing)`` in a colour without a name. ``columns`` are where
+    its fields lie in a row of labels.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Domain:
     draw: Callable[..., Image.Image]
     random: Callable[..., Any]
     train: Callable[..., Any]
-    draw_unnamed: Callable[..., Image.Image] | None
+    unnamed: Callable[..., draw.RGB]
     columns: slice
 
     @property
@@ -79,18 +79,14 @@ class Domain:
         return all(getattr(wanted, name) == getattr(second, name) for name in fields)
 
 
-def _draw_unnamed_scene(scene: world.Scene, seed: int, rng: np.random.Generator) -> Image.Image:
-    return draw.draw_scene(scene, seed=seed, tint=draw.unnamed_colour(rng, scene.kind))
-
-
 _SCENE_FIELDS, _GARMENT_FIELDS = len(world.CHOICES), len(world_fashion.CHOICES)
 SCENES = Domain(
     "scenes", world.Scene, world, texts, draw.draw_scene, world.random_scene, world.train_scene,
-    _draw_unnamed_scene, slice(0, _SCENE_FIELDS),
+    draw.unnamed_scene_colour, slice(0, _SCENE_FIELDS),
 )  # fmt: skip
 FASHION = Domain(
     "fashion", world_fashion.Garment, world_fashion, texts_fashion, draw_fashion.draw_garment,
-    world_fashion.random_garment, world_fashion.train_garment, None,
+    world_fashion.random_garment, world_fashion.train_garment, draw_fashion.unnamed_garment_colour,
     slice(_SCENE_FIELDS, _SCENE_FIELDS + _GARMENT_FIELDS),
 )  # fmt: skip
 DOMAINS = (SCENES, FASHION)

@@ -209,17 +209,22 @@ def _dressed(colour: str, shade: str, pattern: str, style: str, main: RGB, marks
     return tuple(colours)
 
 
-def unnamed_colour(rng: np.random.Generator, kind: str) -> RGB:
-    """A colour that no name of `COLOURS` quite fits (teal, olive, mauve, grey ...), for an object of this
-    kind: never one whose nearest name would make a held-out combination.
+def unnamed_colour(rng: np.random.Generator, barred: np.ndarray, beside: RGB | None = None) -> RGB:
+    """A colour that no name of `COLOURS` quite fits (teal, olive, mauve, grey ...): never one whose nearest
+    name is `barred` (10,) bool, and one that stands out from `beside`.
     """
     named = np.array([rgb for shades in OBJECT_COLOURS.values() for rgb in shades])
     while True:
         rgb = rng.integers(0, 256, 3)
         away = np.linalg.norm(named - rgb, axis=1)
-        nearest = int(away.argmin()) // len(SHADES)
-        if away.min() > 60 and not HELD_OUT_COLOURS[KINDS.index(kind), nearest]:
+        clear = beside is None or np.linalg.norm(np.array(beside) - rgb) > 110
+        if away.min() > 60 and clear and not barred[int(away.argmin()) // len(SHADES)]:
             return tuple(rgb.tolist())
+
+
+def unnamed_scene_colour(rng: np.random.Generator, scene: Scene) -> RGB:
+    """An unnamed colour for the main objects, near no held-out combination."""
+    return unnamed_colour(rng, HELD_OUT_COLOURS[KINDS.index(scene.kind)])
 
 
 @cache

@@ -30,6 +30,7 @@ from data_scripts.draw import (
     Shape,
     _blob,
     _Board,
+    _dressed,
     _ellipse,
     _finish,
     _luminance,
@@ -40,6 +41,7 @@ from data_scripts.draw import (
     _poly,
     _rect,
     _stroke,
+    unnamed_colour,
 )
 from data_scripts.world import SHADES, STYLES
 from data_scripts.world_fashion import (
@@ -47,6 +49,9 @@ from data_scripts.world_fashion import (
     CATEGORIES,
     CHOICES,
     CHOICES_OF,
+    HELD_OUT_COLOURS,
+    HELD_OUT_PATTERNS,
+    PATTERNS,
     SECOND_COLOURS,
     Garment,
     random_garment,
@@ -107,10 +112,20 @@ def second_colour(colour2: str) -> RGB:
 
 @lru_cache(maxsize=4096)
 def _fashion_palette(
-    colour: str, colour2: str, shade: str, background: str, style: str, skin: int, hair: int
+    colour: str,
+    colour2: str,
+    shade: str,
+    background: str,
+    style: str,
+    skin: int,
+    hair: int,
+    tint: RGB | None = None,
 ) -> tuple[int, ...]:
-    """The flat 256-entry RGB palette of a garment picture."""
-    names = dict(zip(draw.OBJECT_PARTS, _object_palette(colour, shade, "plain", style), strict=True))
+    """The flat 256-entry RGB palette of a garment picture, the garment in `tint` where one is given."""
+    dressed = _object_palette(colour, shade, "plain", style)
+    if tint is not None:
+        dressed = _dressed("brown", shade, "plain", style, tint, tint)
+    names = dict(zip(draw.OBJECT_PARTS, dressed, strict=True))
     main = names["main"]
     dark_ground = _luminance(main) < 120
     table = {name: names[name] for name in ("main", "deep", "lift", "rim", "ink")} | FIXED
@@ -646,7 +661,18 @@ assert set(BACKGROUNDS) <= set(PAINTERS)
 # ----------------------------------------------------------------------------------------------- the picture
 
 
-def draw_garment(garment: Garment, seed: int, size: int = 112) -> Image.Image:
+def unnamed_garment_colour(rng: np.random.Generator, garment: Garment) -> RGB:
+    """An unnamed colour for the garment: it stands out from the pattern, and is near no held-out
+    combination.
+    """
+    barred = (
+        HELD_OUT_COLOURS[CATEGORIES.index(garment.category)]
+        | HELD_OUT_PATTERNS[PATTERNS.index(garment.pattern)]
+    )
+    return unnamed_colour(rng, barred, None if garment.pattern == "plain" else second_colour(garment.colour2))
+
+
+def draw_garment(garment: Garment, seed: int, size: int = 112, tint: RGB | None = None) -> Image.Image:
     """The picture of a garment.
 
     Args:
@@ -654,6 +680,7 @@ def draw_garment(garment: Garment, seed: int, size: int = 112) -> Image.Image:
         seed: a non-negative integer that decides everything the garment leaves open (small shifts and turns,
             where the background's things are, skin and hair of the person); equal arguments give equal bytes.
         size: width and height in pixels.
+        tint: paints the garment in this colour instead of its own.
 
     Returns:
         An RGB image of size x size pixels.
@@ -683,7 +710,7 @@ def draw_garment(garment: Garment, seed: int, size: int = 112) -> Image.Image:
         figures = solid.reduce(SUPERSAMPLE)
     board.image.putpalette(
         _fashion_palette(
-            garment.colour, garment.colour2, garment.shade, garment.background, style, skin, hair
+            garment.colour, garment.colour2, garment.shade, garment.background, style, skin, hair, tint
         )
     )
     picture = board.image.convert("RGB").reduce(SUPERSAMPLE)

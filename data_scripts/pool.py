@@ -4,7 +4,7 @@
 
 The folder holds a folder for each domain, with `pixels.npy` (n, 112, 112, 3) uint8, memory-mapped, and
 `labels.npy` (n, fields of all domains) uint8 (`domains.FIELDS`). Only `train` worlds are drawn. A share of
-the scenes (`--unnamed`) paints the main objects in a colour that has no name in the world (the labels of
+the pictures (`--unnamed`) paints objects or garment in a colour that has no name in the world (the labels of
 colour and shade are `UNKNOWN`): a shape seen in many colours is known again in a new one.
 """
 
@@ -48,11 +48,10 @@ def _draw_chunk(start: int, number: int, seed: int, unnamed: float) -> tuple[int
     for i in range(CHUNK):
         thing, picture_seed = domain.train(rng), int(rng.integers(2**31))
         labels[i] = domain.encode(thing)
-        if domain.draw_unnamed and rng.random() < unnamed:
-            pixels[i] = np.asarray(domain.draw_unnamed(thing, picture_seed, rng))
+        tint = domain.unnamed(rng, thing) if rng.random() < unnamed else None
+        pixels[i] = np.asarray(domain.draw(thing, seed=picture_seed, tint=tint))
+        if tint:
             labels[i, [COLUMN[f"{domain.name}/{name}"] for name in ("colour", "shade")]] = UNKNOWN
-        else:
-            pixels[i] = np.asarray(domain.draw(thing, seed=picture_seed))
     return start, pixels, labels
 
 

@@ -19,6 +19,7 @@ one picture names a kind, a category or a pattern.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -260,8 +261,9 @@ def named_thing(rng: np.random.Generator, row: np.ndarray) -> tuple[Domain, Any,
     row[shade] = 0
     while True:
         row[colour] = rng.integers(len(domain.choices["colour"]))
-        if not domain.world.held_out(thing := domain.decode(row)):
-            return domain, thing, False
+        with contextlib.suppress(ValueError):  # a colour that clashes with the pattern's
+            if not domain.world.held_out(thing := domain.decode(row)):
+                return domain, thing, False
 
 
 class Batches(IterableDataset):
