@@ -39,7 +39,7 @@ from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from data_scripts import texts, texts_fashion, world, world_fashion
 from data_scripts import vlm_examples as ex
-from data_scripts.domains import COLUMN, DOMAINS, FIELDS, UNKNOWN, Domain, domain_of
+from data_scripts.domains import COLUMN, DOMAINS, FASHION, FIELDS, SCENES, UNKNOWN, Domain, domain_of
 from data_scripts.mini_models import IMAGE_SIZE, MERGE, PATCH, build_vlm, image_processor
 from data_scripts.pool import add_history, jpeg, open_pool
 
@@ -269,7 +269,7 @@ def named_thing(rng: np.random.Generator, row: np.ndarray) -> tuple[Domain, Any,
 class Batches(IterableDataset):
     """Endless batches; every worker process draws its own."""
 
-    def __init__(self, pool: Path, tokenizer, stage: str, seed: int, mix: dict[str, int]) -> None:
+    def __init__(self, pool: Path, tokenizer, stage: str, seed: int, mix: dict[str, Any]) -> None:
         self.pool, self.tokenizer, self.stage, self.seed, self.mix = pool, tokenizer, stage, seed, mix
 
     def __iter__(self):
@@ -280,15 +280,20 @@ class Batches(IterableDataset):
         while True:
             yield self.vision(rng, pool) if self.stage == "vision" else self.full(rng, pool)
 
-    @staticmethod
-    def pictures(rng, pool, number: int, named: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """`number` pictures, as many of each domain, and their labels; `named`: no colour without a name."""
+    def domains(self, number: int) -> list[Domain]:
+        """The domains of `number` rows: scenes, then the share of fashion."""
+        fashion = round(number * self.mix["fashion"])
+        return [SCENES] * (number - fashion) + [FASHION] * fashion
+
+    def pictures(self, rng, pool, number: int, named: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """`number` pictures and their labels; `named`: no colour without a name."""
         images, rows = [], []
+        wanted = self.domains(number)
         for domain, (pixels, labels) in zip(DOMAINS, pool, strict=True):
             chosen = rng.choice(len(labels), 10 * number if named else number, replace=False)
             if named:
                 chosen = chosen[labels[chosen, COLUMN[f"{domain.name}/colour"]] != UNKNOWN]
-            chosen = chosen[: number // len(DOMAINS)]
+            chosen = chosen[: wanted.count(domain)]
             images.append(pixels[chosen])
             rows.append(labels[chosen])
         return mirror(rng, np.concatenate(images), np.concatenate(rows))
@@ -313,14 +318,12 @@ class Batches(IterableDataset):
             second = ex.partner(rng, domain, first)
             extra.append(np.asarray(domain.draw(second, seed=int(rng.integers(2**31)))))
             rows.append(ex.build_row(self.tokenizer, 2, ex.pair_branches(rng, domain, first, second, 6)))
-        for i in range(n_captions):
-            domain = DOMAINS[i % len(DOMAINS)]
+        for domain in self.domains(n_captions):
             thing = domain.train(rng)
             shared = f"caption: {domain.texts.caption(thing)}\n"
             branches = ex.caption_branches(rng, domain, thing, self.mix["verify_caption"])
             rows.append(ex.build_row(self.tokenizer, 0, branches, shared))
-        for i in range(n_questions):
-            domain = DOMAINS[i % len(DOMAINS)]
+        for domain in self.domains(n_questions):
             branches = [ex.describing(rng, domain, domain.train(rng), "questions") for _ in range(2)]
             rows.append(ex.build_row(self.tokenizer, 0, branches))
         pictures = augment(rng, np.concatenate([images, np.stack(extra)]))
@@ -580,6 +583,7 @@ def main() -> None:
     parser.add_argument(
         "--export", type=Path, help="write the model as it is shipped, and stop if --minutes is 0"
     )
+    parser.add_argument("--fashion", type=float, default=0.5, help="share of fashion among the rows")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if "RANK" in os.environ:
@@ -623,6 +627,7 @@ def main() -> None:
 
 def train(args, model, heads, fast, tokenizer, optimizer, trained, warm: bool) -> None:
     mix = {"pictures": args.batch} if args.stage == "vision" else MIX
+    mix = mix | {"fashion": args.fashion}
     batches = iter(
         DataLoader(
             Batches(args.pool, tokenizer, args.stage, args.seed, mix),
