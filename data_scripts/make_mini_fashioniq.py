@@ -3,11 +3,12 @@
     python -m data_scripts.make_mini_fashioniq --out cir_utils/mini/fashioniq
 
 Deterministic. Each category's gallery is built of families. A family has one set of unspoken traits and a
-lattice of spoken content: four kept fields with two values each. Four of its sixteen points are *reference
-points*, shown three times before different backgrounds (so every query has look-alikes of its reference); the
-other twelve are *target points*, shown once: the one picture of the whole gallery that satisfies
-`world_fashion.answers`. All neighbours on the lattice are near-targets with one wrong attribute. Further
-pictures show target points with another style, shade, variant or viewpoint, and points just off the lattice.
+lattice of spoken content: four kept fields with two values each, sixteen points. Four are *reference points*,
+shown twice before different backgrounds (so every query has a look-alike of its reference). Four are *target
+points*, shown once: the one picture of the whole gallery that satisfies `world_fashion.answers`. The other
+eight are near-targets with one or two wrong attributes. Each target has eleven *twins*: words say the same of
+them, and their drawing style, shade, variant or viewpoint is another, so that no description alone surely
+puts the target among the first ten.
 
 `val` and `test` share their galleries (`split.*.val.json` and `split.*.test.json` list the same names), which
 halves their size; their queries come from different families. `val` families and wordings are like the
@@ -48,8 +49,7 @@ from data_scripts.world_fashion import (
 
 SEED = 2027
 FAMILIES = {"val": 10, "test": 10}  # in each category
-QUERIES_A_FAMILY = 16
-UNRELATED = 60
+UNRELATED = 20
 #: Fields that vary in a lattice; a pattern goes with its colour.
 VARIED = ("colour", "marks", "sleeves", "neckline", "length", "fit", "detail")
 Values = dict[str, str]
@@ -57,8 +57,8 @@ Values = dict[str, str]
 
 @dataclass(frozen=True)
 class Family:
-    """Pictures of the four reference points (three each, one after the other), of the twelve target points,
-    and all that the family adds to the gallery.
+    """Pictures of the four reference points (two each, one after the other), of the four target points, and
+    all that the family adds to the gallery.
     """
 
     references: tuple[Garment, ...]
@@ -91,6 +91,15 @@ def _lattice(rng: np.random.Generator, base: Garment, names: tuple[str, ...]) ->
     return list(dict.fromkeys(points))
 
 
+def _changes(first: Garment, second: Garment) -> tuple[int, Edit]:
+    """How many steps lead from one to the other, pattern and pattern's colour as one, and the edit."""
+    changed = [n for n in KEPT if getattr(first, n) != getattr(second, n)]
+    if second.pattern == "plain":
+        changed = [n for n in changed if n != "colour2"]
+    number = len({"pattern" if n == "colour2" else n for n in changed})
+    return number, Edit(tuple((n, getattr(second, n)) for n in changed))
+
+
 def make_family(
     rng: np.random.Generator, category: str, taken: set[tuple[str | int, ...]], *, unseen: bool
 ) -> Family:
@@ -108,42 +117,37 @@ def make_family(
         points = [points[i] for i in rng.permutation(len(points))]
         if len(points) < 16 or any(strict(p) in taken for p in points):
             continue
-        shown = [replace(p, background=pick(rng, BACKGROUNDS)) for p in points]
-        if any(map(held_out, shown[4:])) == unseen and (unseen or not any(map(held_out, shown))):
-            break
+        first, rest = points[:4], points[4:]
+        near = [point for point in rest if all(_changes(r, point)[0] <= 3 for r in first)]
+        targets = near[:4]
+        shown = [replace(p, background=pick(rng, BACKGROUNDS)) for p in (*first, *targets)]
+        others = [replace(p, background=pick(rng, BACKGROUNDS)) for p in rest if p not in targets]
+        if len(targets) == 4 and any(map(held_out, shown[4:])) == unseen:
+            if unseen or not any(map(held_out, (*shown, *others))):
+                break
     references: list[Garment] = []
     for point in shown[:4]:
-        others = [replace(point, background=b) for b in rng.permutation(BACKGROUNDS).tolist()]
-        fitting = [o for o in others if o != point and (unseen or not held_out(o))]
-        references += [point, *fitting[:2]]
-    family = [*references, *shown[4:]]
+        elsewhere = [replace(point, background=b) for b in rng.permutation(BACKGROUNDS).tolist()]
+        fitting = [o for o in elsewhere if o != point and (unseen or not held_out(o))]
+        references += [point, fitting[0]]
+    family = [*references, *shown[4:], *others]
+    for target in shown[4:]:
+        family += _twins(rng, target)
     taken.update(map(strict, family))
-
-    def add(make, number: int) -> None:
-        wanted = len(family) + number
-        while len(family) < wanted:
-            garment = make()
-            if garment is not None and strict(garment) not in taken:
-                family.append(garment)
-                taken.add(strict(garment))
-
-    def other_trait() -> Garment:
-        trait = UNSPOKEN[rng.choice(4, p=[0.55, 0.15, 0.15, 0.15])]
-        point = pick(rng, shown[4:])
-        value = pick(rng, [v for v in CHOICES_OF[category][trait] if v != getattr(point, trait)])
-        return replace(point, **{trait: value, "background": pick(rng, BACKGROUNDS)})
-
-    def off_lattice() -> Garment | None:
-        name = pick(rng, [n for n in possible if n != "marks"])
-        change = {name: pick(rng, CHOICES_OF[category][name]), "background": pick(rng, BACKGROUNDS)}
-        try:
-            return replace(pick(rng, shown), **change)
-        except ValueError:
-            return None
-
-    add(other_trait, 8)
-    add(off_lattice, 7)
     return Family(tuple(references), tuple(shown[4:]), tuple(family))
+
+
+def _twins(rng: np.random.Generator, target: Garment) -> list[Garment]:
+    """The target with one other unspoken trait (eight), and three with two others, before any background."""
+    changes: list[dict[str, str | int]] = [
+        {trait: value}
+        for trait in UNSPOKEN
+        for value in CHOICES_OF[target.category][trait]
+        if value != getattr(target, trait)
+    ]
+    pairs = [a | b for a in changes for b in changes if list(a) < list(b)]
+    changes += [pairs[i] for i in rng.permutation(len(pairs))[:3]]
+    return [replace(target, background=pick(rng, BACKGROUNDS), **change) for change in changes]
 
 
 def strict(garment: Garment) -> tuple[str | int, ...]:
@@ -152,22 +156,13 @@ def strict(garment: Garment) -> tuple[str | int, ...]:
 
 
 def make_queries(rng: np.random.Generator, family: Family) -> list[tuple[Garment, Edit, Garment]]:
-    """Steps from reference points to target points with one to three changes: (reference, edit, target)."""
-    steps: list[list[tuple[Garment, Edit, Garment]]] = [[], [], []]
+    """Every step, of one to three changes, from a reference to a target point: (reference, edit, target)."""
+    queries = []
     for point in range(4):
         for target in family.targets:
-            reference = family.references[3 * point + int(rng.integers(3))]
-            changed = [n for n in KEPT if getattr(reference, n) != getattr(target, n)]
-            if target.pattern == "plain":
-                changed = [n for n in changed if n != "colour2"]
-            number = len({"pattern" if n == "colour2" else n for n in changed})
-            if number <= 3:
-                edit = Edit(tuple((n, getattr(target, n)) for n in changed))
-                steps[number - 1].append((reference, edit, target))
-    chosen = []
-    for step, number in zip(steps, (5, 7, 4), strict=True):
-        chosen += [step[i] for i in rng.permutation(len(step))[:number]]
-    return chosen[:QUERIES_A_FAMILY]
+            reference = family.references[2 * point + int(rng.integers(2))]
+            queries.append((reference, _changes(reference, target)[1], target))
+    return queries
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import sqlite3
-import time
 
 import pytest
 
@@ -83,17 +82,12 @@ def test_in_memory_without_a_path():
     assert cache.counts() == {"answers": 0, "verdicts": 1}
 
 
-def test_bulk_speed(tmp_path):
-    """At least 20,000 rows a second each way (a loose bound: ten times that is usual)."""
+def test_many_verdicts_at_once(tmp_path):
     cache = ResponseCache(tmp_path / "answers.sqlite")
     keys = verdict_keys("m", "prefix", ["i"], [f"statement {i}" for i in range(20_000)])
-    start = time.perf_counter()
     cache.put_verdicts({key: StoredVerdict(i / 20_000, i) for i, key in enumerate(keys)})
-    written = time.perf_counter()
     found = cache.get_verdicts(keys)
-    read = time.perf_counter()
-    assert found[keys[777]] == StoredVerdict(777 / 20_000, 777) and len(found) == 20_000
-    assert written - start < 1.0 and read - written < 1.0
+    assert [found[key] for key in keys] == [StoredVerdict(i / 20_000, i) for i in range(20_000)]
 
 
 def _write(path, worker):
