@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from cir_utils.device import peak_bytes
 from cir_utils.scoring import certified_rrf_topk, composed_query, exact_scores, rank_by, summed_scores
 
 #: Rows that are made at a time, so that making the features is not what takes the memory.
@@ -64,16 +62,6 @@ def coarse(queries: int, gallery: int, width: int, block: int) -> Tensor:
     return torch.cat(best)
 
 
-def peak_mb() -> float:
-    """The most memory that this process has held, in MB. On Linux ``ru_maxrss`` also counts what the process
-    was before it became this program, a copy of its parent, so the kernel's own mark is read where it is."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        return int(status.read_text().partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("debias", "coarse"))
@@ -86,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     score = debias if chosen.what == "debias" else coarse
     best = score(chosen.queries, chosen.gallery, chosen.width, chosen.block)
     found = vars(chosen) | {
-        "peak_mb": peak_mb(),
+        "peak_mb": peak_bytes() / 1e6,
         "seconds": round(time.perf_counter() - begin, 1),
         "threads": torch.get_num_threads(),
         "kept": list(best.shape),

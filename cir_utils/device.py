@@ -1,8 +1,11 @@
-"""The one place where a device name becomes a device."""
+"""The one place where a device name becomes a device, and where its memory is read."""
 
 from __future__ import annotations
 
 import re
+import resource
+import sys
+from pathlib import Path
 
 import torch
 
@@ -31,3 +34,14 @@ def resolve_device(name: str = "auto") -> torch.device:
             f"device {name!r} is not here: this machine has {have}; use --device cpu or --device auto"
         )
     return torch.device("cuda", index)
+
+
+def peak_bytes() -> int:
+    """The most host memory that this process has held so far. On Linux ``ru_maxrss`` also counts what the
+    process was before it became this program, a copy of its parent, so the kernel's own mark is read where it
+    is."""
+    status = Path("/proc/self/status")
+    if status.is_file() and "VmHWM:" in (text := status.read_text()):
+        return int(text.partition("VmHWM:")[2].split()[0]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

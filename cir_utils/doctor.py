@@ -243,20 +243,21 @@ def _encoder(profile: Profile) -> Check:
     import open_clip
     from huggingface_hub import try_to_load_from_cache
 
+    from cir_utils.encoder import WEIGHTS
+
     architecture, _, tag = profile.encoder.partition(":")
     row = open_clip.get_pretrained_cfg(architecture, tag)
     if not row:
         return Check(name, False, "open_clip does not know it",
                      'python -c "import open_clip; print(open_clip.list_pretrained())"')  # fmt: skip
     repo = str(row.get("hf_hub", "")).strip("/")
-    files = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-    if repo and any(isinstance(try_to_load_from_cache(repo, file), str) for file in files):
-        return Check(name, True, "in the local cache")
-    fetch = f"hf download {repo} {files[0]}"
-    if not repo:  # open_clip fetches these by address, into its own cache
-        fetch = (
-            f"python -c \"import open_clip; open_clip.create_model('{architecture}', pretrained='{tag}')\""
+    if not repo:  # open_clip fetches these by address, as pickles, which the encoder refuses
+        return Check(
+            name, False, "its weights are not on the Hugging Face hub", "choose others with --encoder"
         )
+    if any(isinstance(try_to_load_from_cache(repo, file), str) for file in WEIGHTS):
+        return Check(name, True, "in the local cache")
+    fetch = f"hf download {repo} {WEIGHTS[0]}"
     return Check(name, False, "its weights are not in the local cache", f"fetch them: {fetch}")
 
 

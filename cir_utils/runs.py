@@ -19,10 +19,8 @@ import json
 import os
 import platform
 import re
-import resource
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -39,6 +37,7 @@ import torch
 
 from cir_utils import __version__, compare
 from cir_utils.benchmarks import BENCHMARKS, Benchmark, Family, ImageId, Query
+from cir_utils.device import peak_bytes
 from cir_utils.errors import InputError
 from cir_utils.evaluation import KS, query_values, score_rankings
 from cir_utils.files import read_json
@@ -405,8 +404,7 @@ def git_commit() -> str | None:
 def peak_memory_mb() -> dict[str, int]:
     """The most memory that this process has held so far, in MiB: ``host``, and ``cuda`` where there is such a
     device."""
-    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there, in KiB elsewhere
-    found = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 2**20}
+    found = {"host": peak_bytes() // 2**20}
     if torch.cuda.is_available():
         found["cuda"] = torch.cuda.max_memory_allocated() // 2**20
     return found

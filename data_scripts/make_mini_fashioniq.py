@@ -6,9 +6,9 @@ Deterministic. Each category's gallery is built of families. A family has one se
 lattice of spoken content: four kept fields with two values each, sixteen points. Four are *reference points*,
 shown twice before different backgrounds (so every query has a look-alike of its reference). Four are *target
 points*, shown once: the one picture of the whole gallery that satisfies `world_fashion.answers`. The other
-eight are near-targets with one or two wrong attributes. Each target has eleven *twins*: words say the same of
-them, and their drawing style, shade, variant or viewpoint is another, so that no description alone surely
-puts the target among the first ten.
+eight complete the lattice: every target has neighbours with one wrong attribute. Each target has eleven
+*twins*: words say the same of them, and their drawing style, shade, variant or viewpoint is another, so that
+no description alone surely puts the target among the first ten.
 
 `val` and `test` share their galleries (`split.*.val.json` and `split.*.test.json` list the same names), which
 halves their size; their queries come from different families. `val` families and wordings are like the

@@ -6,9 +6,11 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from file_server import running
 
 KEY = "sk-very-secret-0123456789"
 
@@ -153,15 +155,6 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-@contextlib.contextmanager
-def chatting() -> Iterator[ChatServer]:
-    """A server for the length of a test."""
-    server = ChatServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.done.set()
-        server.shutdown()
-        server.server_close()
+def chatting() -> contextlib.AbstractContextManager[ChatServer]:
+    """A chat server for the length of a test."""
+    return running(ChatServer())

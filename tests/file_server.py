@@ -7,6 +7,10 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TypeVar
+
+#: A server of http.server with an event ``done``.
+Server = TypeVar("Server", bound=Any)
 
 
 class FileServer(ThreadingHTTPServer):
@@ -94,9 +98,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[FileServer]:
-    """A server for the length of a test."""
-    server = FileServer()
+def running(server: Server) -> Iterator[Server]:
+    """The server in a thread of its own for the length of a test; ``done`` then frees what still waits."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
@@ -105,3 +108,8 @@ def serving() -> Iterator[FileServer]:
         server.done.set()
         server.shutdown()
         server.server_close()
+
+
+def serving() -> contextlib.AbstractContextManager[FileServer]:
+    """A file server for the length of a test."""
+    return running(FileServer())

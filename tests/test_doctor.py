@@ -139,7 +139,10 @@ def test_weights_in_the_local_cache_are_found_whole_or_said_to_be_cut(package: P
     shards = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors", "c": "two.safetensors"}}
     put_in_hub(hub, "owner/model", config__json="{}", model__safetensors__index__json=json.dumps(shards))
     put_in_hub(hub, "owner/model", one__safetensors="x")
-    put_in_hub(hub, "laion/CLIP-ViT-B-32-laion2B-s34B-b79K", open_clip_pytorch_model__bin="x")
+    laion = "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
+    put_in_hub(hub, laion, open_clip_pytorch_model__bin="x")  # a pickle: never loaded
+    assert not by_name(check("laptop", device="cpu", cache_dir=tmp_path / "cache"))[clip].ok
+    put_in_hub(hub, laion, open_clip_model__safetensors="x")
     found = by_name(check("laptop", device="cpu", cache_dir=tmp_path / "cache"))
     assert found[clip] == Check(clip, True, "in the local cache")
     assert found["MLLM owner/model"] == Check(
@@ -203,11 +206,15 @@ def test_data_are_judged_as_check_data_does(package: Path, tmp_path: Path) -> No
         return by_name(check("laptop", device="cpu", cache_dir=tmp_path / "cache"))["data of circo"]
 
     (root / "annotations").rename(tmp_path / "aside")
-    assert look().found.startswith(f"val: annotation file {root}/annotations/val.json does not exist")
+    assert look().found.startswith(
+        f"val: annotation file {root}/annotations/val.json does not exist: the folder of CIRCO, with "
+    )
     (tmp_path / "aside").rename(root / "annotations")
     whole = look()  # a part of CIRCO, all there: usable, and said to be a part
     assert whole.ok and whole.mend == ""
-    assert whole.found.startswith("val: 8 queries, gallery 24; 8 queries where the published val split has")
+    assert whole.found.startswith(
+        "val: 8 queries, gallery 24; 8 queries where the published val split has 220"
+    )
     pictures = root / "COCO2017_unlabeled" / "unlabeled2017"
     next(iter(sorted(pictures.iterdir()))).write_bytes(b"")
     bad = look()

@@ -65,7 +65,11 @@ def tiny_config(vocabulary: int, **text: object) -> dict[str, object]:
 def write_tiny_clip(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float16, **text: object) -> Path:
     """Write configuration, tokenizer and seeded random weights to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = tiny_config(write_tokenizer(folder), **text)
+    return _write_random(folder, tiny_config(write_tokenizer(folder), **text), seed, dtype)
+
+
+def _write_random(folder: Path, config: dict[str, object], seed: int, dtype: torch.dtype) -> Path:
+    """The configuration and seeded random weights for it, as ``local-dir:`` wants them."""
     table = {"model_cfg": config, "preprocess_cfg": {"interpolation": "bicubic", "resize_mode": "shortest"}}
     (folder / "open_clip_config.json").write_text(json.dumps(table, indent=2))
     torch.manual_seed(seed)
@@ -96,10 +100,4 @@ def write_open_clip(
     config = open_clip.get_model_config(architecture)
     for name, change in changes.items():
         config[name] = {**config[name], **change} if isinstance(change, dict) else change
-    table = {"model_cfg": config, "preprocess_cfg": {"interpolation": "bicubic", "resize_mode": "shortest"}}
-    (folder / "open_clip_config.json").write_text(json.dumps(table, indent=2))
-    torch.manual_seed(seed)
-    model = open_clip.create_model(f"local-dir:{folder}", load_weights=False)
-    state = {key: value.detach().to(dtype).contiguous() for key, value in model.state_dict().items()}
-    save_file(state, folder / "open_clip_model.safetensors")
-    return folder
+    return _write_random(folder, config, seed, dtype)
