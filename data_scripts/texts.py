@@ -400,6 +400,7 @@ def _more_wordings(scene: Scene, field: str, new) -> list[Frame]:
                 f"{whom} in {new}",
                 f"something {new}",
                 f"{article(new)} {new} [version|variant|copy]",
+                f"a [nice|lovely|bright|deep] {new} one",
                 f"the same {thing} in {new}",
                 f"the colour {new}",
             ],
@@ -470,6 +471,7 @@ def _more_wordings(scene: Scene, field: str, new) -> list[Frame]:
                 f"{whom} [with no|without any|without the|free of] {stuff}",
                 f"{article(thing) + ' ' if scene.count == 1 else ''}plain {thing}",
                 f"[just|only] one [solid|single] colour, no {stuff}",
+                "a [simple|really|nice] plain one",
             ],
             say=[
                 f"the {stuff} [should go|must go|have to go|are gone|disappear|are not wanted|can go]",
@@ -685,6 +687,7 @@ def _count_frames(scene: Scene, old: int, new: int) -> list[Frame]:
                 f"[twice|double] the [number|amount|count] of {all_things}",
                 "[twice|double] the number",
                 "two times as many",
+                f"[twice the number of|double the number of|two times the] {all_things}",
             ],
             say=["the number [doubles|should double|is doubled]"],
         )

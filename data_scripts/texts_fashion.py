@@ -496,6 +496,8 @@ def _more_wordings(garment: Garment, edit: Edit, field: str) -> list[Frame]:
                 f"{new}, [not|never|no more] {old}",
                 f"{new} [now|this time|in its colour|]",
                 f"[dyed|coloured|made in|shown in|done in] {new}",
+                f"{article(new)} [nice|deep|lovely|bright|proper] {new}",
+                f"{new} [all over|throughout|everywhere]",
             ],
             has=[
                 f"the colour {new}",
@@ -515,6 +517,9 @@ def _more_wordings(garment: Garment, edit: Edit, field: str) -> list[Frame]:
                 f"{article(new)} {new} [{thing}|version|variant|colour]",
                 f"{new} [rather than|in place of] {old}",
                 f"one in {new}",
+                f"a [nice|lovely|deep|bright|similar] {new} one",
+                f"the {new} one of this kind",
+                f"[fabric|cloth|material] in {new}",
             ],
             say=[
                 f"the [colour|{thing}] [should be|must be|becomes|is] {new} [now|]",
@@ -536,6 +541,7 @@ def _more_wordings(garment: Garment, edit: Edit, field: str) -> list[Frame]:
                     f"[no longer|no more] {worn} but sleeveless",
                     f"sleeveless [rather than|and not|, not] {worn}",
                     "[made|sewn|shown] sleeveless",
+                    "[made|sewn|shown|designed] without [any|] sleeves",
                 ],
                 has=[
                     "no sleeves [at all|any more|this time]",
@@ -545,6 +551,15 @@ def _more_wordings(garment: Garment, edit: Edit, field: str) -> list[Frame]:
                 do=[
                     f"[drop|lose|leave out|skip|omit|delete|cut off] the {gone}, [sleeveless|no sleeves]",
                     f"[make|have|show] {it} sleeveless",
+                    *(
+                        []
+                        if old == "straps"
+                        else [
+                            "[drop|lose|skip|omit|leave out|cut off|do away with|get rid of] the sleeves",
+                            "take the sleeves [off|out]",
+                            "[cut|tear|strip] the sleeves away",
+                        ]
+                    ),
                 ],
                 thing=[
                     f"a sleeveless {thing}",
@@ -587,7 +602,11 @@ def _more_wordings(garment: Garment, edit: Edit, field: str) -> list[Frame]:
                     f"sleeves that are {new}",
                     f"{new} sleeves, not {old}" if old in ("short", "long") else f"sleeves, {new} ones",
                 ],
-                say=[f"the sleeves [should be|must be|become] {new}", f"sleeves [in|of] {new} length"],
+                say=[
+                    f"the sleeves [should be|must be|become] {new}",
+                    f"sleeves [in|of] {new} length",
+                    f"sleeves [made|sewn|kept|tailored|worn] {new}",
+                ],
                 thing=[f"a {new} sleeved {thing}"],
             )
         if {old, new} == {"short", "long"}:
@@ -692,8 +711,14 @@ def _pattern_frames(garment: Garment, target: Garment) -> list[Frame]:
                 f"[drop|lose|delete|erase|skip|omit|leave out|do away with] the [{was}|pattern]",
                 f"[make|leave|keep|have|turn] the {thing} plain",
                 f"take the {was} [off|away]",
+                f"take [away|off] the {was}",
             ],
-            thing=[f"a plain {thing}", f"a {thing} [with no|without any] {was}", "plain [now|this time]"],
+            thing=[
+                f"a plain {thing}",
+                f"a {thing} [with no|without any] {was}",
+                "plain [now|this time]",
+                "a [simple|really|nice] plain one",
+            ],
             say=[
                 f"the {was} [should go|must go|have to go|disappear|are gone]",
                 f"i do not [want|like|need] [the|any] {was}",
@@ -705,19 +730,32 @@ def _pattern_frames(garment: Garment, target: Garment) -> list[Frame]:
         is_=[
             f"[decorated with|patterned with|full of|dressed in|covered with|wrapped in] {both}",
             f"{target.pattern} [with|in] {tint} [now|]",
+            f"covered [all over|fully|partly] in {both}",
+            f"[marked|printed|scattered|overlaid] with {both}",
         ],
         has=[
             f"{both} [all over|everywhere|across it|this time|as a pattern]",
             f"{article(tint)} {tint} {target.pattern} [look|design]",
             f"{things} that are {tint}",
+            f"[some|plenty of|lots of|many|only] {both}",
+            f"{things} [of|coloured|in|dyed] {tint}",
+            f"a [layer|print|motif|design|set] of {both}",
+            f"a pattern [made of|that is|with] {both}",
         ],
         do=[
             f"[put|draw|paint|print|place|lay|sew] {both} [on|over|across] {it}",
             f"[decorate|cover|fill|mark] {it} with {both}",
             f"[use|have|show|include] {both} [on it|]",
             f"give the {thing} {both}",
+            f"give it [some|plenty of|lots of|a print of] {both}",
         ],
-        thing=[f"a {thing} with {both}", f"{both} [now|this time|instead|all over]", both],
+        thing=[
+            f"a {thing} with {both}",
+            f"{both} [now|this time|instead|all over]",
+            both,
+            f"a {target.pattern} one in {tint}",
+            f"one with {both}",
+        ],
         say=[
             f"the pattern [is|should be|must be|becomes] {both}",
             f"there should be {both} [on it|]",

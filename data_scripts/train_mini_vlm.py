@@ -554,12 +554,12 @@ def load_checkpoint(path: Path, model, heads, optimizer=None) -> bool:
 
 #: Rows of a step of the full stage, statements a row, and the number of buckets that rows are sorted into.
 MIX = {
-    "pictures": 32,
+    "pictures": 28,
     "pairs": 2,
     "captions": 8,
     "questions": 4,
-    "verify_picture": 7,
-    "verify_caption": 6,
+    "verify_picture": 4,
+    "verify_caption": 3,
     "buckets": 4,
 }
 

@@ -118,7 +118,7 @@ def _verify(
 def picture_branches(
     rng: np.random.Generator, domain: Domain, thing, named: bool, verifications: int
 ) -> list[Branch]:
-    """True/false statements, the caption, and one of the tasks that change the picture. Where the colour has
+    """True/false statements, the caption, and two of the tasks that change the picture. Where the colour has
     no name (`named` false), statements about all else.
     """
     branches = [_verify(rng, domain, thing, "verify_picture", named) for _ in range(verifications)]
@@ -133,7 +133,7 @@ def picture_branches(
         "describe_target",
         "caption_dense",
     )
-    branches.append(describing(rng, domain, thing, pick(rng, tasks)))
+    branches += [describing(rng, domain, thing, pick(rng, tasks)) for _ in range(2)]
     return branches
 
 
@@ -141,7 +141,9 @@ def caption_branches(rng: np.random.Generator, domain: Domain, thing, verificati
     """Branches that start with the same caption line (the shared prefix is cut at its end)."""
     given = domain.texts.caption(thing)
     branches = [_verify(rng, domain, thing, "verify_caption", caption=given) for _ in range(verifications)]
-    branches += [describing(rng, domain, thing, task) for task in ("imagine_text", "edit_caption")]
+    branches += [
+        describing(rng, domain, thing, task) for task in ("imagine_text", "edit_caption", "edit_caption")
+    ]
     return branches
 
 
