@@ -20,8 +20,9 @@ import os
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -39,13 +40,18 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging as hf_logging
 
 from cir_utils import shared_prefix
+from cir_utils.device import in_batches
 from cir_utils.errors import InputError
 from cir_utils.files import sha256_file
 from cir_utils.images import load_image
 from cir_utils.schemas import parse_truth
 
-#: Below this size of weights a model counts as small: float32 everywhere and large batches.
+#: Below this size of weights a model counts as small: float32 everywhere.
 SMALL_BYTES = 1_000_000_000
+#: Tokens of one batch of whole prompts: its longest prompt and answer times its rows.
+BATCH_TOKENS = 16_384
+#: The share of a device's free memory that weights may take; the rest is for activations.
+WEIGHTS_SHARE = 0.8
 #: Tokens that a generated True/False answer may take, and the probability that stands for an unclear one.
 TRUTH_TOKENS = 16
 UNCLEAR = 0.5
@@ -138,9 +144,11 @@ class LocalMLLM:
     """An image-text-to-text model of transformers in this process.
 
     ``spec`` is a folder or a hub id ``owner/name`` with an optional ``@revision``. ``dtype`` None means
-    float32 on the CPU and for small models, else the checkpoint's. Pictures are preprocessed by the Pillow
-    backend, which gives the same pixels on every machine (the torchvision backend resizes slightly
-    differently).
+    float32 on the CPU and for small models, else the checkpoint's. Weights that one CUDA device cannot hold
+    are spread over all of them (which needs the package accelerate). A batch of whole prompts holds at most
+    ``batch_tokens`` tokens, its longest prompt and answer times its rows; where memory does not suffice, the
+    number is halved. Pictures are preprocessed by the Pillow backend, which gives the same pixels on every
+    machine (the torchvision backend resizes slightly differently).
 
     ``identifier`` is ``name@hash/dtype``: for a folder the hash covers weights, configuration, tokenizer and
     chat template; for a hub id it is the commit.
@@ -154,18 +162,19 @@ class LocalMLLM:
         spec: str | Path,
         device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
-        batch_size: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
     ) -> None:
         folder, name, version = locate(spec)
-        self.device = torch.device(device)
-        small = sum(path.stat().st_size for path in folder.glob("*.safetensors")) < SMALL_BYTES
-        if dtype is None and (small or self.device.type == "cpu"):
+        weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        if dtype is None and (weights < SMALL_BYTES or torch.device(device).type == "cpu"):
             dtype = torch.float32
-        self.processor, self.model = _load(folder, dtype)
-        self.model = self.model.to(self.device).eval()
+        spread = needs_spreading(weights, torch.device(device), free_cuda_bytes())
+        self.processor, self.model = _load(folder, dtype, spread)
+        self.model = (self.model if spread else self.model.to(device)).eval()
+        self.device: torch.device = self.model.device
         self.tokenizer = self.processor.tokenizer
         self.tokenizer.padding_side = "left"
-        self.batch_size = batch_size or (64 if small else 8)
+        self.batch_tokens = batch_tokens
         self.identifier = f"{name}@{version}/{str(self.model.dtype).removeprefix('torch.')}"
         self.shares_prefix = shared_prefix.supported(self.model)
         self.usage = Usage()
@@ -175,8 +184,19 @@ class LocalMLLM:
         self._features: OrderedDict[tuple[str, int, int], tuple[Tensor, tuple[int, int, int]]] = OrderedDict()
         self._feature_bytes = 0
         self._frames: dict[int, tuple[str, str]] = {}
+        self._picture_tokens: dict[tuple[int, int], int] = {}
         self._specials = [token for token in self.tokenizer.all_special_tokens if token]
         self._true, self._false = self._truth_tokens()
+
+    def describe(self) -> dict[str, Any]:
+        """How it computes, for run records: precision, devices that hold weights, most tokens of a batch (as
+        given, or what memory has left of it)."""
+        devices = {str(parameter.device) for parameter in self.model.parameters()}
+        return {
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "devices": sorted(devices),
+            "batch_tokens": self.batch_tokens,
+        }
 
     # --- generation -------------------------------------------------------------------------------------
 
@@ -184,9 +204,16 @@ class LocalMLLM:
     def generate(self, requests: Sequence[Request]) -> list[Answer]:
         """Answers in the order of ``requests``. Each batch holds requests of like length and kind."""
         answers: dict[int, Answer] = {}
-        order = sorted(range(len(requests)), key=lambda i: (_kind(requests[i]), len(requests[i].prompt)))
-        for batch in _runs(order, [_kind(requests[i]) for i in order], self.batch_size):
+
+        def run(batch: list[int]) -> None:
             answers.update(zip(batch, self._generate([requests[i] for i in batch]), strict=True))
+
+        prompts = self._prompt_tokens([(request.images, request.prompt) for request in requests])
+        sizes = [tokens + r.max_new_tokens for tokens, r in zip(prompts, requests, strict=True)]
+        order = sorted(range(len(requests)), key=lambda i: (_kind(requests[i]), sizes[i]))
+        for _, group in groupby(order, key=lambda i: _kind(requests[i])):
+            chosen = list(group)
+            self.batch_tokens = in_batches(chosen, [sizes[i] for i in chosen], self.batch_tokens, run)
         return [answers[i] for i in range(len(requests))]
 
     def _generate(self, requests: list[Request]) -> list[Answer]:
@@ -279,15 +306,21 @@ class LocalMLLM:
     def verdicts_plain(self, items: Sequence[VerifyItem]) -> list[list[Verdict]]:
         """As :meth:`verdicts`, nothing shared: for any model of transformers."""
         pairs = [(item.images, item.prefix + statement) for item in items for statement in item.statements]
-        order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][0]), len(pairs[i][1])))
+        sizes = self._prompt_tokens(pairs)
         verdicts: dict[int, Verdict] = {}
-        for batch in _runs(order, [len(pairs[i][0]) for i in order], self.batch_size):
+
+        def run(batch: list[int]) -> None:
             inputs = self._inputs([pairs[i] for i in batch])
             logits = self.model(**inputs, logits_to_keep=1).logits[:, -1].float()
             gaps = (logits[:, self._true] - logits[:, self._false]).tolist()
             lengths = inputs["attention_mask"].sum(dim=1).tolist()
             for i, gap, tokens in zip(batch, gaps, lengths, strict=True):
                 verdicts[i] = Verdict(_sigmoid(gap), tokens)
+
+        order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][0]), sizes[i]))
+        for _, group in groupby(order, key=lambda i: len(pairs[i][0])):
+            chosen = list(group)
+            self.batch_tokens = in_batches(chosen, [sizes[i] for i in chosen], self.batch_tokens, run)
         self.usage.verify_calls += len(pairs)
         self.usage.prompt_tokens += sum(verdict.prompt_tokens for verdict in verdicts.values())
         self.usage.computed_tokens += sum(verdict.prompt_tokens for verdict in verdicts.values())
@@ -327,6 +360,31 @@ class LocalMLLM:
             return []
         encoded = self.tokenizer(list(prompts), add_special_tokens=False, return_attention_mask=False)
         return encoded["input_ids"]
+
+    def _prompt_tokens(self, pairs: Sequence[tuple[tuple[Path, ...], str]]) -> list[int]:
+        """The tokens of whole prompts of (pictures, text), for planning batches."""
+        rows = self._token_ids([self._prompt(len(images), text) for images, text in pairs])
+        return [
+            len(row) + sum(map(self._count_picture_tokens, images))
+            for row, (images, _) in zip(rows, pairs, strict=True)
+        ]
+
+    def _count_picture_tokens(self, path: Path) -> int:
+        """What a picture adds to the mark that stands for it in a prompt, measured once a size."""
+        if (known := self._features.get(_file_key(path))) is not None:
+            return len(known[0]) - 1
+        picture = load_image(path)
+        if picture.size not in self._picture_tokens:
+            if self.shares_prefix:
+                inputs = self.processor.image_processor(images=[picture], return_tensors="pt")
+                merge = self.model.config.vision_config.spatial_merge_size**2
+                count = int(inputs["image_grid_thw"][0].prod()) // merge - 1
+            else:
+                prompt = self._prompt(1, "")
+                inputs = self.processor(text=[prompt], images=[[picture]], add_special_tokens=False)
+                count = len(inputs["input_ids"][0]) - len(self._token_ids([prompt])[0])
+            self._picture_tokens[picture.size] = count
+        return self._picture_tokens[picture.size]
 
     def _inputs(self, pairs: Sequence[tuple[tuple[Path, ...], str]]) -> dict[str, Any]:
         """Model inputs of (pictures, text) pairs with equal numbers of pictures, padded on the left."""
@@ -394,12 +452,12 @@ class LocalMLLM:
             inputs = self.processor.image_processor(images=[load_image(image)], return_tensors="pt")
             t, h, w = inputs["image_grid_thw"][0].tolist()
             if pending and patches + t * h * w > PASS_PATCHES:
-                found.update(self._vision_pass(pending))
+                found.update(self._vision_passes(pending))
                 pending, patches = [], 0
             pending.append((image, inputs["pixel_values"], (t, h, w)))
             patches += t * h * w
         if pending:
-            found.update(self._vision_pass(pending))
+            found.update(self._vision_passes(pending))
         for image, key in keys.items():
             if key not in self._features:
                 self._features[key] = found[image]
@@ -407,6 +465,19 @@ class LocalMLLM:
             self._features.move_to_end(key)
         while self._feature_bytes > FEATURE_BYTES and len(self._features) > 1:
             self._feature_bytes -= self._features.popitem(last=False)[1][0].nbytes
+        return found
+
+    def _vision_passes(
+        self, pending: Sequence[tuple[Path, Tensor, tuple[int, int, int]]]
+    ) -> dict[Path, tuple[Tensor, tuple[int, int, int]]]:
+        """:meth:`_vision_pass` in one piece, or in as many as memory needs."""
+        found: dict[Path, tuple[Tensor, tuple[int, int, int]]] = {}
+
+        def run(batch: list[int]) -> None:
+            found.update(self._vision_pass([pending[i] for i in batch]))
+
+        sizes = [math.prod(grid) for _, _, grid in pending]
+        in_batches(range(len(pending)), sizes, len(pending) * max(sizes), run)
         return found
 
     def _vision_pass(
@@ -506,7 +577,21 @@ def locate(spec: str | Path) -> tuple[Path, str, str]:
     return path, repo, path.name[:12]
 
 
-def _load(folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
+def free_cuda_bytes() -> list[int]:
+    """The free memory of each CUDA device, in bytes."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [torch.cuda.mem_get_info(index)[0] for index in range(count)]
+
+
+def needs_spreading(weights: int, device: torch.device, free: Sequence[int]) -> bool:
+    """Whether ``weights`` bytes are more than the CUDA ``device`` can hold (``WEIGHTS_SHARE`` of ``free``
+    bytes of each), and there are others to take the rest."""
+    if device.type != "cuda" or len(free) < 2:
+        return False
+    return weights > WEIGHTS_SHARE * free[device.index or 0]
+
+
+def _load(folder: Path, dtype: torch.dtype | None, spread: bool = False) -> tuple[Any, Any]:
     if not sys.stderr.isatty():
         hf_logging.disable_progress_bar()
     try:
@@ -522,6 +607,7 @@ def _load(folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
+            **({"device_map": "auto"} if spread else {}),
         )
     except (
         Exception
@@ -557,18 +643,6 @@ def _file_key(path: Path) -> tuple[str, int, int]:
 def _kind(request: Request) -> tuple[bool, int, int]:
     """What requests of one batch must have in common."""
     return request.temperature > 0, request.max_new_tokens, len(request.images)
-
-
-def _runs(numbers: Sequence[int], kinds: Sequence[Any], size: int) -> Iterator[list[int]]:
-    """Consecutive numbers of equal kind, at most ``size`` at a time."""
-    run: list[int] = []
-    for place, number in enumerate(numbers):
-        if run and (len(run) == size or kinds[place] != kinds[place - 1]):
-            yield run
-            run = []
-        run.append(number)
-    if run:
-        yield run
 
 
 def _sigmoid(value: float) -> float:

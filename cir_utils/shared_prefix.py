@@ -16,7 +16,7 @@ Written for models with Qwen2-VL's positions (``get_rope_index``) whose layers a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from cir_utils.device import in_batches
+
 FAMILIES = ("qwen2_vl", "qwen2_5_vl")
-#: Tokens of branches packed in one row, and tokens of one forward pass (padding included).
+#: Tokens of branches packed in one row, and tokens of one forward pass (padding included; halved where memory
+#: does not suffice).
 ROW_TOKENS = 96
 PASS_TOKENS = 6144
 
@@ -69,8 +72,8 @@ def logit_gaps(model: Any, trees: Sequence[Tree], token_true: int, token_false: 
     bias = getattr(head, "bias", None)
     offset = 0.0 if bias is None else float(bias[token_true] - bias[token_false])
     gaps = [[0.0] * len(tree.branches) for tree in trees]
-    order = sorted(range(len(trees)), key=lambda i: len(trees[i].prefix))
-    for batch in _by_tokens(order, [len(trees[i].prefix) for i in order]):
+
+    def run(batch: list[int]) -> None:
         keys_values, next_positions, lengths = _prefixes(model, [trees[i] for i in batch])
         rows = [
             (place, chunk) for place, i in enumerate(batch) for chunk in _rows(trees[i].branches, ROW_TOKENS)
@@ -78,7 +81,8 @@ def logit_gaps(model: Any, trees: Sequence[Tree], token_true: int, token_false: 
         sizes = [sum(len(trees[batch[place]].branches[b]) for b in chunk) for place, chunk in rows]
         by_size = sorted(range(len(rows)), key=sizes.__getitem__)
         width = int(lengths.max())
-        for group in _by_tokens(by_size, [sizes[r] + width for r in by_size]):
+
+        def run_rows(group: list[int]) -> None:
             taken = [rows[r] for r in group]
             hidden = _branches(
                 model,
@@ -88,10 +92,15 @@ def logit_gaps(model: Any, trees: Sequence[Tree], token_true: int, token_false: 
                 next_positions,
                 lengths,
             )
-            values = iter((hidden.float() @ direction + offset).tolist())
+            values = iter((hidden.float() @ direction.to(hidden.device) + offset).tolist())
             for place, chunk in taken:
                 for b in chunk:
                     gaps[batch[place]][b] = next(values)
+
+        in_batches(by_size, [sizes[r] + width for r in by_size], PASS_TOKENS, run_rows)
+
+    order = sorted(range(len(trees)), key=lambda i: len(trees[i].prefix))
+    in_batches(order, [len(trees[i].prefix) for i in order], PASS_TOKENS, run)
     return gaps
 
 
@@ -169,7 +178,8 @@ def _branches(
     seen = (torch.arange(past, device=device) < lengths[place][:, None])[:, None, :].expand(-1, width, -1)
     cache = DynamicCache(config=model.config)
     for layer, (keys, values) in enumerate(keys_values):
-        cache.update(keys[place], values[place], layer)
+        own_place = place.to(keys.device)  # a large model may be spread over devices, layer by layer
+        cache.update(keys[own_place], values[own_place], layer)
     output = model.model.language_model(
         inputs_embeds=model.get_input_embeddings()(ids),
         position_ids=(next_positions[place][:, None] + offset).expand(3, -1, -1),
@@ -193,16 +203,3 @@ def _rows(branches: Sequence[list[int]], limit: int) -> Iterator[list[int]]:
         tokens += len(branches[number])
     if row:
         yield row
-
-
-def _by_tokens(numbers: Iterable[int], sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Numbers in ascending size cut into batches whose padded size stays within ``PASS_TOKENS`` (at least one
-    each)."""
-    batch: list[int] = []
-    for number, size in zip(numbers, sizes, strict=True):
-        if batch and (len(batch) + 1) * max(1, size) > PASS_TOKENS:
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch

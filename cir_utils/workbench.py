@@ -402,6 +402,8 @@ class Workbench:
             found["mllm"] = self.agents.mllm.identifier
             if self._server is not None:
                 found["server"] = self._server.describe()
+            elif isinstance(self.agents.mllm, LocalMLLM):
+                found["local_mllm"] = self.agents.mllm.describe()
             prompts = [load_prompt(self.prompts, name, self.domain) for name in SLOTS]
             found["prompts"] = {prompt.label.partition("/")[2]: prompt.sha256 for prompt in prompts}
             found["prompt_set"] = self.prompts

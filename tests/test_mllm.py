@@ -12,8 +12,9 @@ from tiny_models import write_tiny_vlm
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor
 
 from cir_utils import shared_prefix
+from cir_utils.device import in_batches
 from cir_utils.errors import InputError
-from cir_utils.mllm import LocalMLLM, Request, VerifyItem
+from cir_utils.mllm import LocalMLLM, Request, VerifyItem, needs_spreading
 from cir_utils.shared_prefix import split_shared
 
 WORDS = ["a red car", "two dogs on a beach", "x", "the hat is blue and the night is long", "é 🐕 unknown"]
@@ -88,11 +89,11 @@ def mixed_requests(pictures):
     ]
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 64])
+@pytest.mark.parametrize("size", [1, 60, 200, 16_384])
 def test_answers_do_not_depend_on_batch_or_order(folder, mllm, pictures, size):
     requests = mixed_requests(pictures)
     alone = [mllm.generate([request])[0] for request in requests]
-    batched = LocalMLLM(folder, batch_size=size)
+    batched = LocalMLLM(folder, batch_tokens=size)
     assert batched.generate(requests) == alone
     assert batched.generate(requests[::-1]) == alone[::-1]
     assert len({answer.text for answer in alone}) > 10
@@ -122,7 +123,7 @@ def test_sampling_depends_on_the_seed_alone(folder, mllm, pictures):
     assert together[0] == together[3]
     assert len({answer.text for answer in together[:3]}) == 3
     assert [mllm.generate([request])[0] for request in requests[::-1]] == together[:4][::-1]
-    assert LocalMLLM(folder, batch_size=2).generate(requests) == together[:4]
+    assert LocalMLLM(folder, batch_tokens=60).generate(requests) == together[:4]
 
 
 def test_low_temperature_is_nearly_greedy(mllm):
@@ -270,6 +271,94 @@ def test_split_shared_leaves_a_token_each():
     assert split_shared([[1, 2, 3]]) == ([1, 2], [[3]])
     assert split_shared([[1], [2, 1]]) == ([], [[1], [2, 1]])
     assert split_shared([[1, 2], [1, 2, 3]]) == ([1], [[2], [2, 3]])
+
+
+# --- memory -------------------------------------------------------------------------------------------------
+
+
+def short_of_memory(most, run, error=torch.OutOfMemoryError):
+    """``run`` for a device that holds ``most`` items at a time; and the sizes that were tried."""
+    tried = []
+
+    def limited(items, *rest):
+        tried.append(len(items))
+        if len(items) > most:
+            raise error("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return run(items, *rest)
+
+    return limited, tried
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
+def test_batches_are_halved_until_memory_holds_them(folder, mllm, pictures, monkeypatch, error):
+    requests = [Request(text, (pictures[i],), 8) for i, text in enumerate(WORDS[:4])]
+    client = LocalMLLM(folder)
+    limited, tried = short_of_memory(1, client._generate, error)
+    monkeypatch.setattr(client, "_generate", limited)
+    assert client.generate(requests) == mllm.generate(requests)
+    assert tried[0] == 4 and tried[-1] == 1 and client.usage.generate_calls == 4  # none twice, none lost
+    assert client.describe()["batch_tokens"] < 200
+    tried.clear()
+    client.generate(requests)
+    assert 4 not in tried  # what has failed is not tried again
+
+
+@pytest.mark.parametrize("part", ["_prefixes", "_branches"])
+def test_verification_is_halved_until_memory_holds_it(mllm, pictures, monkeypatch, part):
+    expected = [pytest.approx(row, abs=1e-6) for row in mllm.verify(items(pictures))]
+    original = getattr(shared_prefix, part)
+    limited, tried = short_of_memory(1, lambda rows, model, *rest: original(model, rows, *rest))
+    monkeypatch.setattr(shared_prefix, part, lambda model, rows, *rest: limited(rows, model, *rest))
+    monkeypatch.setattr(shared_prefix, "ROW_TOKENS", 12)
+    assert mllm.verify(items(pictures)) == expected
+    assert max(tried) > 1 and tried.count(1) >= len(pictures)
+
+
+def test_one_item_too_large_is_told(folder, pictures, monkeypatch):
+    client = LocalMLLM(folder)
+    limited, _ = short_of_memory(0, client._generate)
+    monkeypatch.setattr(client, "_generate", limited)
+    with pytest.raises(InputError, match="memory does not suffice for one item of 3"):
+        client.generate([Request("x", (pictures[0],), 8)])
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(folder, monkeypatch):
+    client = LocalMLLM(folder)
+    limited, tried = short_of_memory(0, client._generate, lambda text: RuntimeError("shapes do not match"))
+    monkeypatch.setattr(client, "_generate", limited)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        client.generate([Request("x", (), 8), Request("y", (), 8)])
+    assert tried == [2]
+
+
+def test_batches_stay_within_the_budget():
+    sizes, seen = [1, 3, 5, 5, 40, 2], []
+    assert in_batches([10, 11, 12, 13, 14, 15], sizes, 12, seen.append) == 12
+    assert seen == [[10, 11], [12, 13], [14], [15]]
+
+
+@pytest.mark.parametrize(
+    ("device", "free", "spread"),
+    [
+        ("cuda:0", [50, 90], True),
+        ("cuda:1", [50, 90], False),
+        ("cuda:0", [50], False),
+        ("cpu", [50, 90], False),
+    ],
+)
+def test_weights_are_spread_where_one_device_is_too_small(device, free, spread):
+    assert needs_spreading(60, torch.device(device), free) is spread
+
+
+def test_a_spread_model_answers_alike(folder, mllm, pictures, monkeypatch):
+    monkeypatch.setattr("cir_utils.mllm.needs_spreading", lambda *given: True)
+    client = LocalMLLM(folder)  # spread over what this machine has: one device
+    assert client.describe() == {"dtype": "float32", "devices": ["cpu"], "batch_tokens": 16_384}
+    request = Request("describe", (pictures[0],), 8)
+    assert client.generate([request]) == mllm.generate([request])
+    assert client.verify(items(pictures)) == [
+        pytest.approx(row, abs=1e-6) for row in mllm.verify(items(pictures))
+    ]
 
 
 # --- inputs and folders -------------------------------------------------------------------------------------
