@@ -28,10 +28,11 @@ true/false statements for a target, verification of a statement from a picture o
 the logits of `true` and `false`), editing a caption, comparing two pictures under a change.
 
 **Data**: drawn pictures and template texts of `train` worlds in two domains: scenes
-(`data_scripts/world.py`, `texts.py`) and, from stretch 8 on, fashion (`world_fashion.py`,
-`texts_fashion.py`), as many pictures of each. About a tenth of the (object, colour), (object, background),
-(garment, colour), (pattern, colour) and (garment, background) pairs, and some wordings of changes, are
-never seen. No real picture, no other text.
+(`data_scripts/world.py`, `texts.py`) and, from stretch {fashion} on, fashion (`world_fashion.py`,
+`texts_fashion.py`). About a tenth of the (object, colour), (object, background), (garment, colour),
+(pattern, colour) and (garment, background) pairs are never seen, and neither are the wordings of changes
+that are measured as held out. These differ from training texts in words, seldom in construction: near
+neighbours ("not a cat but a dog", "a striped one") do occur in training. No real picture, no other text.
 
 **Recipe**: `data_scripts/train_mini_vlm.py`. First the vision tower under attention-pooled attribute
 heads, then the whole model on all tasks, many tasks sharing one picture as branches of one sequence;
@@ -50,8 +51,8 @@ An open_clip `CLIP` of {millions:.1f} million parameters with its own tokenizer 
 patches of 16, 128 dimensions), for the pictures of the mini world. It loads through open_clip's `local-
 dir:` from this folder.
 
-**Data**: as mini-VLM's, `train` worlds only, fashion from stretch 4 on: captions in many forms, short noun
-phrases, bare modification phrases; a third of the descriptive texts name the drawing style.
+**Data**: as mini-VLM's, `train` worlds only, fashion from stretch {fashion} on: captions in many forms, short
+noun phrases, bare modification phrases; a third of the descriptive texts name the drawing style.
 
 **Recipe**: `data_scripts/train_mini_clip.py`. Contrastive loss over batches of one domain, with attribute
 heads on the image embedding and on the picture tokens; AdamW, bfloat16 autocast; stored in float16.
@@ -74,15 +75,18 @@ def card(name: str, figures: dict[str, dict[str, float]]) -> str:
     folder = MODELS / name
     weights = next(folder.glob("*.safetensors"))
     stretches = json.loads((folder / "training.json").read_text())
-    lines = [CARDS[name].format(millions=weights.stat().st_size / 2e6)]
+    shares = [s.get("mix", s).get("fashion", 0) for s in stretches]
+    first = next(number for number, share in enumerate(shares, start=1) if share)
+    lines = [CARDS[name].format(millions=weights.stat().st_size / 2e6, fashion=first)]
     lines.append(
-        "| stretch | seconds (one or two shared CPU cores) | steps | pictures | learning rate |\n"
-        "|---|---|---|---|---|"
+        "| stretch | seconds (one or two shared cores) | steps | pictures | fashion | learning rate |\n"
+        "|---|---|---|---|---|---|"
     )
-    for number, s in enumerate(stretches, start=1):
+    for number, (s, share) in enumerate(zip(stretches, shares, strict=True), start=1):
         stage = s.get("stage", "contrastive")
         lines.append(
-            f"| {number}: {stage} | {s['seconds']} | {s['steps']} | {s['pictures']} | {s['learning_rate']} |"
+            f"| {number}: {stage} | {s['seconds']} | {s['steps']} | {s['pictures']} | {share:.0%} "
+            f"| {s['learning_rate']} |"
         )
     lines.append(
         "\n**Measured** by `python -m data_scripts.evaluate_mini_models` on new pictures "
