@@ -714,7 +714,8 @@ def modification_text(
     rng.shuffle(parts)
     text = pick(rng, (" and ", ", ", " and ", ", and ")).join(parts)
     if rng.random() < 0.15:
-        text = pick(rng, ("the same but ", f"same {scene.kind} but ", "same picture but ")) + text
+        thing = "picture" if any(field == "kind" for field, _ in edit.changes) else scene.kind
+        text = pick(rng, ("the same but ", f"same {thing} but ", "same picture but ")) + text
     return text
 
 
