@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from data_scripts import draw, draw_fashion, texts, texts_fashion, world, world_fashion
+from data_scripts import (
+    draw,
+    draw_fashion,
+    texts,
+    texts_fashion,
+    training_texts,
+    training_texts_fashion,
+    world,
+    world_fashion,
+)
 from data_scripts.world import Edit
 
 UNKNOWN = 255
@@ -25,14 +34,16 @@ UNKNOWN = 255
 class Domain:
     """A world module, its texts and its drawing.
 
-    ``draw(thing, seed)``; with ``tint=unnamed(rng, thing)`` in a colour without a name. ``columns`` are where
-    its fields lie in a row of labels.
+    ``training_text(rng, thing, edit)`` asks for an edit in the ways of training. ``draw(thing, seed)``; with
+    ``tint=unnamed(rng, thing)`` in a colour without a name. ``columns`` are where its fields lie in a row of
+    labels.
     """
 
     name: str
     make: type
     world: ModuleType
     texts: ModuleType
+    training_text: Callable[..., str]
     draw: Callable[..., Image.Image]
     random: Callable[..., Any]
     train: Callable[..., Any]
@@ -81,11 +92,12 @@ class Domain:
 
 _SCENE_FIELDS, _GARMENT_FIELDS = len(world.CHOICES), len(world_fashion.CHOICES)
 SCENES = Domain(
-    "scenes", world.Scene, world, texts, draw.draw_scene, world.random_scene, world.train_scene,
-    draw.unnamed_scene_colour, slice(0, _SCENE_FIELDS),
+    "scenes", world.Scene, world, texts, training_texts.training_text, draw.draw_scene,
+    world.random_scene, world.train_scene, draw.unnamed_scene_colour, slice(0, _SCENE_FIELDS),
 )  # fmt: skip
 FASHION = Domain(
-    "fashion", world_fashion.Garment, world_fashion, texts_fashion, draw_fashion.draw_garment,
+    "fashion", world_fashion.Garment, world_fashion, texts_fashion, training_texts_fashion.training_text,
+    draw_fashion.draw_garment,
     world_fashion.random_garment, world_fashion.train_garment, draw_fashion.unnamed_garment_colour,
     slice(_SCENE_FIELDS, _SCENE_FIELDS + _GARMENT_FIELDS),
 )  # fmt: skip

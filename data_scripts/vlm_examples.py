@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerFast
 
 from data_scripts.domains import Domain
 from data_scripts.mini_models import IMAGE_TOKENS, prompt
-from data_scripts.texts import VAGUE, VAGUE_MORE, pick
+from data_scripts.texts import VAGUE, pick
+from data_scripts.training_texts import VAGUE_MORE
 from data_scripts.world import Edit
 
 USER, TURN = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
@@ -58,7 +59,7 @@ def _edit_and_text(rng: np.random.Generator, domain: Domain, thing) -> tuple[Edi
     if rng.random() < 0.06:
         return Edit(()), pick(rng, VAGUE + VAGUE_MORE)
     edit = domain.texts.random_edit(rng, thing)
-    return edit, domain.texts.modification_text(rng, thing, edit, training=True)
+    return edit, domain.training_text(rng, thing, edit)
 
 
 def describing(rng: np.random.Generator, domain: Domain, thing, task: str) -> Branch:
@@ -158,7 +159,7 @@ def pair_branches(rng: np.random.Generator, domain: Domain, first, second, numbe
             changes = domain.difference(first, second).changes
             spoken = tuple(c for c in changes if c[0] not in domain.world.FREE or rng.random() < 0.5)
             edit = Edit(spoken or changes[:1])
-        change = domain.texts.modification_text(rng, first, edit, training=True)
+        change = domain.training_text(rng, first, edit)
         text = prompt("compare_pictures", modification=change)
         truth = domain.shows(first, edit, second)
         branches.append(Branch(text, str(truth).lower(), VERIFY_WEIGHT))

@@ -264,7 +264,7 @@ def test_edits_of_one_field(field):
 
 def _full_wordings(garment: Garment, edit: Edit, held: bool) -> set[str]:
     fields = [step.field for step in texts.steps(garment, edit)]
-    return {text for field in fields for _, text in texts._wordings(garment, edit, field)[held]}
+    return {text for field in fields for _, text in texts.wordings(garment, edit, field)[held]}
 
 
 def test_held_out_wordings_never_occur_in_training():
@@ -297,7 +297,7 @@ def test_every_training_wording_of_a_change_names_its_new_value():
         target = edit.apply(garment)
         for step in texts.steps(garment, edit):
             for held in (False, True):
-                for _, text in texts._wordings(garment, edit, step.field)[held]:
+                for _, text in texts.wordings(garment, edit, step.field)[held]:
                     value = getattr(target, step.field)
                     words = set(text.split())
                     named = value in words or {value, synonyms.get(value)} & words or value in text
@@ -338,7 +338,7 @@ def test_two_captions_together_name_every_change():
         steps = texts.steps(garment, edit)
         full = []
         for step in steps:
-            wordings = [text for _, text in texts._wordings(garment, edit, step.field)[held]]
+            wordings = [text for _, text in texts.wordings(garment, edit, step.field)[held]]
             in_first, in_second = (any(w in c for w in wordings) for c in (first, second))
             assert in_first or in_second, (step, first, second)
             full.append(in_first and in_second)

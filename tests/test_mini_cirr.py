@@ -186,7 +186,7 @@ def test_held_out_wordings_are_used_in_test_alone(steps):
         unusual = 0
         for row, reference, edit, _ in steps[split]:
             held = {
-                wording for name, new in edit.changes for wording in texts._wordings(reference, name, new)[1]
+                wording for name, new in edit.changes for wording in texts.wordings(reference, name, new)[1]
             }
             unusual += any(wording in row["caption"] for wording in held)
         share[split] = unusual / len(steps[split])

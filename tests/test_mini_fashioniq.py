@@ -13,7 +13,7 @@ from cir_utils.files import verify_manifest
 from data_scripts.draw_fashion import draw_garment
 from data_scripts.make_mini_fashioniq import build
 from data_scripts.pool import JPEG
-from data_scripts.texts_fashion import _wordings, steps
+from data_scripts.texts_fashion import steps, wordings
 from data_scripts.world import UNSPOKEN
 from data_scripts.world_fashion import CATEGORIES, KEPT, answers, held_out
 
@@ -110,7 +110,7 @@ def test_held_out_combinations_and_wordings_are_asked_for_in_test_alone(built):
             unseen[split].append(held_out(reference) or held_out(built.pictures[row["target"]][0]))
             text = " and ".join(row["captions"])
             held = [
-                [words for _, words in _wordings(reference, edit, step.field)[1]]
+                [words for _, words in wordings(reference, edit, step.field)[1]]
                 for step in steps(reference, edit)
             ]
             unusual[split].append(all(any(words in text for words in row) for row in held))

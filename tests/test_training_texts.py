@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from data_scripts import texts, texts_fashion
+from data_scripts import texts, texts_fashion, training_texts, training_texts_fashion
 from data_scripts.world import Edit, Scene, random_scene
 from data_scripts.world_fashion import random_garment
 
@@ -16,16 +16,16 @@ DRAWS = 20_000
 def _scene(rng: np.random.Generator) -> tuple[str, set[str]]:
     scene = random_scene(rng)
     edit = texts.random_edit(rng, scene)
-    held = {wording for name, new in edit.changes for wording in texts._wordings(scene, name, new)[1]}
-    return texts.modification_text(rng, scene, edit, training=True), held
+    held = {wording for name, new in edit.changes for wording in texts.wordings(scene, name, new)[1]}
+    return training_texts.training_text(rng, scene, edit), held
 
 
 def _garment(rng: np.random.Generator) -> tuple[str, set[str]]:
     garment = random_garment(rng)
     edit = texts_fashion.random_edit(rng, garment)
     fields = [step.field for step in texts_fashion.steps(garment, edit)]
-    held = {text for field in fields for _, text in texts_fashion._wordings(garment, edit, field)[1]}
-    return texts_fashion.modification_text(rng, garment, edit, training=True), held
+    held = {text for field in fields for _, text in texts_fashion.wordings(garment, edit, field)[1]}
+    return training_texts_fashion.training_text(rng, garment, edit), held
 
 
 @pytest.mark.parametrize("draw", (_scene, _garment))
@@ -52,7 +52,7 @@ def test_every_frame_of_a_scene_names_its_new_value_and_no_held_out_wording():
     for _ in range(150):
         scene = random_scene(rng)
         for field, new in texts.random_edit(rng, scene).changes:
-            held = texts._wordings(scene, field, new)[1]
+            held = texts.wordings(scene, field, new)[1]
             named = {
                 str(new),
                 texts.NUMBERS.get(new, ""),
@@ -64,7 +64,7 @@ def test_every_frame_of_a_scene_names_its_new_value_and_no_held_out_wording():
                 named |= {old, texts.PATTERN_NOUNS.get(old, "")}
             if field == "background":
                 named |= {texts.PLACES[new], *texts.PLACE_SYNONYMS[new]}
-            for _, frame in texts._more_wordings(scene, field, new):
+            for _, frame in training_texts.more_wordings(scene, field, new):
                 for text in _spun(frame):
                     assert not [wording for wording in held if wording in text], text
                     if field != "count":  # counts are also named by comparisons
@@ -74,9 +74,7 @@ def test_every_frame_of_a_scene_names_its_new_value_and_no_held_out_wording():
 def test_one_change_is_asked_for_in_many_ways():
     rng = np.random.default_rng(2)
     scene = Scene("cat", "red", 2, "plain", "beach", "none", "left", "flat", "light", 0, "left")
-    said = {
-        texts.modification_text(rng, scene, Edit((("colour", "blue"),)), training=True) for _ in range(2000)
-    }
+    said = {training_texts.training_text(rng, scene, Edit((("colour", "blue"),))) for _ in range(2000)}
     assert len(said) > 700 and all("blue" in text for text in said)
     starts = {text.split()[0] for text in said}
     assert len(starts) > 50
