@@ -42,7 +42,7 @@ IMPORTED = [
     "transformers.models.qwen2_vl.image_processing_pil_qwen2_vl",
 ]
 #: Seconds that a process may take to show the line that is waited for.
-PATIENCE = 1800
+PATIENCE = 900
 
 
 @dataclass

@@ -90,7 +90,7 @@ def lengths(whole: Attempt) -> dict[str, float]:
 
 @pytest.mark.slow
 def test_killed_runs_end_as_undisturbed_ones_and_do_nothing_twice(tmp_path: Path) -> None:
-    """About half a minute on one core; 50 kills take about five."""
+    """About half a minute on one core, most of it imports; 50 kills take about four."""
     print(f"CIR_CHAOS_SEED={SEED}")
     dice = random.Random(SEED)
     world = write_world(tmp_path / "world")

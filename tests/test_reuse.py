@@ -28,8 +28,9 @@ from cir_utils.methods import resolve_settings
 from cir_utils.runs import Run, run_method
 from cir_utils.workbench import ANSWERS, open_workbench
 
-#: What is asked for four queries of X^R with texts as answers: the references are captioned with the gallery.
-TEXTS_ASKED = Counter(caption=24, imagine_text=4, imagine_vision=4, questions=4)
+#: What X^R asks for four queries and gets texts for: the references are in the gallery, and two queries each
+#: lead to the same question prompt.
+TEXTS_ASKED = Counter(caption=24, imagine_text=4, imagine_vision=4, questions=2)
 
 
 @dataclass
@@ -168,7 +169,7 @@ def test_a_space_in_a_prompt_asks_its_agent_anew_and_nobody_else(
     first = place.first[method]
     change_prompt(place.folder, agent)
     again = work(place.folder, method)
-    assert again.asked == {agent: first.asked[agent]} and first.asked[agent] >= 4
+    assert again.asked == {agent: first.asked[agent]} and first.asked[agent] >= 2
     assert again.images == (0, 24) and again.texts == (0, sum(first.texts))
     assert again.run.rankings == first.run.rankings
     old, new = (run.record["inputs"]["prompts"] for run in (first.run, again.run))
@@ -219,7 +220,7 @@ def test_the_bytes_of_a_picture_ask_and_encode_anew_what_saw_it(place: Place, ro
     assert path.read_bytes() != before
     again = work(place.folder)
     expected = Counter(caption=1, imagine_vision=uses) + verdicts(again.verified(), known, image)
-    assert again.asked == +expected and expected["verify_picture"] >= 1
+    assert again.asked == +expected and (role == "reference" or expected["verify_picture"] >= 1)
     assert again.images == (4, 20) and again.texts == (0, sum(first.texts))  # its batch alone
     assert not work(place.folder).asked
 
