@@ -1,7 +1,7 @@
 # Plain pip and one virtual environment. `make help` lists the verbs.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup tutorial lab notebooks data test lint lock clean
+.PHONY: help setup tutorial lab notebooks data test chaos lint lock clean
 
 # The first of these that runs and is Python 3.11 or newer; PYTHON=... overrides.
 PYTHON ?= $(shell for p in python3.11 python3 python; do \
@@ -12,6 +12,8 @@ STAMP := $(VENV)/.set-up
 # More arguments for pytest, such as PYTEST_ARGS="-k scoring -x".
 PYTEST_ARGS ?=
 WORKERS ?= 2
+# How often `make chaos` kills a run.
+KILLS ?= 50
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -40,6 +42,9 @@ data: setup  ## Draw the mini benchmarks anew, byte by byte as shipped
 
 test: setup  ## Run the tests, notebooks included
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+chaos: setup  ## Kill runs at 50 random moments; they must end as if nothing had happened
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 CIR_CHAOS_KILLS=$(KILLS) $(PY) -m pytest tests/test_chaos.py -s $(PYTEST_ARGS)
 
 lint: setup  ## Check style and types
 	@$(PY) -m ruff check .

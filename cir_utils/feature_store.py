@@ -14,10 +14,11 @@ Below the cache folder lies ``features/<encoder>/`` with
 features of other weights, another precision or preprocessing, another kind of device or a changed picture are
 never found under the name; where a file lies, what it is called and when it was changed play no part.
 
-A shard of pictures is one batch of the encoder. It is written whole and its record after it, so a run that is
-killed loses the batch in flight and nothing else, and the batch is redone whole: the features are the same
-bytes as without the interruption. Several processes may share a cache folder: while one computes a shard, the
-others that need it wait, and then read it.
+A shard is one batch of the encoder. It is written whole and its record after it, so a run that is killed
+loses the batch in flight and nothing else, and the batch is redone whole: the features are the same bytes as
+without the interruption. What a killed writer left half written (a hidden ``.part`` file) is never read, and
+goes when its shard is computed again. Several processes may share a cache folder: while one computes a shard,
+the others that need it wait, and then read it.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ from cir_utils.files import sha256_file, sha256_text, write_atomic, write_json_a
 
 log = logging.getLogger(__name__)
 
-IMAGES_PER_SHARD = 64  # one batch: see above
-TEXTS_PER_SHARD = 1024
+#: One batch of the encoder each: see above.
+IMAGES_PER_SHARD = 64
+TEXTS_PER_SHARD = 256
 
 Say = Callable[[str], None]
 Extra = dict[str, list[Any]]
@@ -92,7 +94,6 @@ def text_features(
     texts: Sequence[str],
     cache_dir: Path | str,
     *,
-    batch_size: int = 256,
     shard_size: int = TEXTS_PER_SHARD,
     say: Say = log.info,
 ) -> TextFeatures:
@@ -107,7 +108,7 @@ def text_features(
     for part in _parts(len(texts), shard_size, "texts"):
 
         def compute(chosen: Sequence[str] = texts[part]) -> tuple[Tensor, Extra]:
-            found = encoder.encode_texts(chosen, batch_size)
+            found = encoder.encode_texts(chosen, batch_size=shard_size)
             return found.features, {"cut": found.cut, "tokens": found.tokens, "unknown": found.unknown}
 
         content = [sha256_text(text) for text in texts[part]]
@@ -131,8 +132,10 @@ class _Store:
         self.reused = self.computed = 0
         self.folder = cache_dir / "features" / sha256_text(json.dumps(self.about, sort_keys=True))[:16]
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             if not (self.folder / "encoder.json").is_file():
-                write_json_atomic(self.folder / "encoder.json", self.about)
+                with self._alone("encoder.json"):
+                    write_json_atomic(self.folder / "encoder.json", self.about)
         except OSError as error:
             raise InputError(
                 f"the cache folder {cache_dir} cannot be written ({error.strerror}): name another with "
@@ -184,14 +187,18 @@ class _Store:
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        """No other process is in here for the shard ``name``. The lock ends with the process that holds it,
-        killed or not. It covers one byte, a place of its own for every name, of a file that stays empty."""
+        """No other process is in here for the file ``name``. The lock ends with the process that holds it,
+        killed or not. It covers one byte, a place of its own for every name, of a file that stays empty. What
+        a killed holder left half written is removed."""
         place = int(hashlib.sha256(name.encode()).hexdigest()[:12], 16)
         with open(self.folder / "lock", "ab") as stream:
             try:
                 fcntl.lockf(stream, fcntl.LOCK_EX, 1, place)
             except OSError as error:  # some network file systems have no locks: two may then do the same work
                 log.warning("no lock on %s (%s)", stream.name, error.strerror)
+            else:
+                for left in self.folder.glob(f".{Path(name).stem}.*.part"):
+                    left.unlink(missing_ok=True)
             yield
 
     def _read(self, data: Path, content: Sequence[str], extra_names: tuple[str, ...]) -> tuple[Tensor, Extra]:

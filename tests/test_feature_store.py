@@ -213,12 +213,15 @@ def test_a_killed_run_keeps_its_finished_shards(encoder, pictures, tmp_path, cou
         with pytest.raises(Killed):
             get(encoder, pictures, tmp_path / "cache")
     (finished,) = shards(tmp_path / "cache")
-    (finished.parent / ".image-0.safetensors.x.part").write_bytes(
-        b"half a shard"
-    )  # what a kill can leave behind
+    other = get(encoder, pictures, tmp_path / "other")
+    for name in {path.name for path in shards(tmp_path / "other")} - {finished.name}:
+        # What a kill can leave behind.
+        (finished.parent / f".{name}.x.part").write_bytes(b"half a shard")
+        (finished.parent / f".{name.replace('.safetensors', '.json')}.x.part").write_bytes(b"half a record")
+    assert len(list(finished.parent.glob(".*.part"))) == 4
     counted.clear()
-    assert get(encoder, pictures, tmp_path / "cache").shape == (10, 16)
-    assert counted == [4, 2]
+    assert torch.equal(get(encoder, pictures, tmp_path / "cache"), other)
+    assert counted == [4, 2] and not list(finished.parent.glob(".*.part"))
 
 
 def test_missing_and_unreadable_pictures_are_named(encoder, pictures, tmp_path):
@@ -417,3 +420,14 @@ def test_a_shard_is_one_batch_of_the_encoder(encoder, pictures, tmp_path, monkey
     get(encoder, pictures, tmp_path / "cache")
     image_features(encoder, list(range(10)), pictures, tmp_path / "other")
     assert sizes == [(4, 4), (4, 4), (2, 4), (10, 64)]
+
+    sizes.clear()
+    encode_texts = ClipEncoder.encode_texts
+
+    def spy_texts(self, texts, batch_size=256):
+        sizes.append((len(texts), batch_size))
+        return encode_texts(self, texts, batch_size)
+
+    monkeypatch.setattr(ClipEncoder, "encode_texts", spy_texts)
+    text_features(encoder, ["a red cat"] * 300, tmp_path / "other")
+    assert sizes == [(256, 256), (44, 256)]
