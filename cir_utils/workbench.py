@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -28,6 +29,7 @@ from cir_utils.errors import InputError
 from cir_utils.feature_store import image_features, text_features
 from cir_utils.files import MANIFEST, sha256_file, verify_manifest
 from cir_utils.methods import SETTINGS, SettingValue
+from cir_utils.metrics import LazyRankings
 from cir_utils.mllm import MLLM, LocalMLLM
 from cir_utils.mllm_server import PREFIX as SERVER
 from cir_utils.mllm_server import ServerMLLM, check_spec, read_settings
@@ -44,13 +46,14 @@ TRACE_TOP = 10
 @dataclass
 class MethodOutput:
     """What a method returns. ``rankings`` holds, for every query id, all gallery ids, best first, without the
-    reference where the protocol removes it; ``subsets`` CIRR's subset of every query, ranked by itself.
+    reference where the protocol removes it (as gallery positions, until a query's list is asked for);
+    ``subsets`` CIRR's subset of every query, ranked by itself.
 
     ``traces`` has one dictionary a query: what every agent said, and what was done with it. ``counts`` are
     numbers about the run that belong in its record (cut texts, vague queries, ...); ``notes`` are sentences
     for its reader."""
 
-    rankings: dict[str, list[ImageId]]
+    rankings: LazyRankings
     traces: list[dict[str, Any]]
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -329,10 +332,15 @@ class Workbench:
         order = self.order(scores) if order is None else order
         gallery = self.benchmark.gallery
         best = scores.gather(1, order[:, :TRACE_TOP]).tolist()
-        rankings, subsets = {}, {}
-        for query, trace, row, values in zip(self.queries, traces, order, best, strict=True):
-            rankings[query.id] = [gallery[place] for place in row.tolist()]
-            trace["top"] = [[image, value] for image, value in zip(rankings[query.id], values, strict=False)]
+        rows = order.to(torch.int32).cpu().numpy()
+        rankings = LazyRankings(
+            {query.id: partial(_images, gallery, row) for query, row in zip(self.queries, rows, strict=True)}
+        )
+        subsets = {}
+        for trace, row, values in zip(traces, rows, best, strict=True):
+            trace["top"] = [
+                list(pair) for pair in zip(_images(gallery, row[:TRACE_TOP]), values, strict=True)
+            ]
         if self.members is not None:
             subset_order = self.order(scores, self.members) if subset_order is None else subset_order
             for query, trace, places in zip(self.queries, traces, subset_order.tolist(), strict=True):
@@ -495,6 +503,11 @@ def _public(spec: str) -> str:
     """A model's name without the machine's folders."""
     kind, path = (LOCAL, spec.removeprefix(LOCAL)) if spec.startswith(LOCAL) else ("", spec)
     return kind + Path(path).name if kind or Path(path).is_dir() or path.startswith(("/", ".")) else spec
+
+
+def _images(gallery: Sequence[ImageId], row: np.ndarray) -> list[ImageId]:
+    """The gallery's ids at the positions ``row`` ``(C,)``."""
+    return [gallery[place] for place in row.tolist()]
 
 
 def _first_queries(benchmark: Benchmark, limit: int | None) -> tuple[Query, ...]:

@@ -173,7 +173,7 @@ def test_run_prints_a_table_for_people(cir: Run, tmp_path: Path) -> None:
 def test_evaluate_scores_a_rankings_file(cir: Run, tmp_path: Path) -> None:
     _, out, _ = cir("run", "text-only", "--split", "val", "--out", tmp_path / "one", "--json")
     path = tmp_path / "rankings.json"
-    path.write_text(json.dumps(load_run(tmp_path / "one", whole=True).rankings))
+    path.write_text(json.dumps(dict(load_run(tmp_path / "one", whole=True).rankings)))
     code, evaluated, _ = cir("evaluate", path, "--split", "val", "--json")
     assert code == 0
     found = json.loads(evaluated)
@@ -336,7 +336,7 @@ def test_the_options_of_a_protocol_reach_the_result(cir: Run, tmp_path: Path) ->
         "dress", "shirt", "toptee",
     }  # fmt: skip
     path = tmp_path / "rankings.json"
-    path.write_text(json.dumps(load_run(tmp_path / "one", whole=True).rankings))
+    path.write_text(json.dumps(dict(load_run(tmp_path / "one", whole=True).rankings)))
     assert load_run(tmp_path / "one").record["protocol"]["caption_rule"] == protocol["caption_rule"]
     same = ["--gallery", "union", "--remove-reference"]
     place = ["--benchmark", "mini-fashioniq", "--root", tmp_path / "fashioniq", "--split", "test"]

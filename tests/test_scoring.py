@@ -328,6 +328,29 @@ def test_ranks_by_hand():
     assert reciprocal_ranks(scores, 1).tolist() == [[1 / 4, 1 / 2, 1 / 5, 1 / 6, 1 / 3]]
 
 
+def test_ranks_do_not_depend_on_the_blocks_of_queries(monkeypatch, device):
+    S = (exact_scores(unit(7, 9, 0), unit(40, 9, 1)) * 8).round().to(device)  # with many ties
+    T = S.flip(1)
+    whole = rank_by(S), ranks_of(S), reciprocal_ranks(S), rrf(S, T)
+    assert whole[0].tolist() == [sorted(range(40), key=lambda i, row=row: (-row[i], i)) for row in S.tolist()]
+    assert torch.equal(whole[3], 1 / (60 + ranks_of(S).double()) + 1 / (60 + ranks_of(T).double()))
+    sort, sorted_rows = torch.sort, []
+
+    def counted(scores, **how):
+        sorted_rows.append(len(scores))
+        return sort(scores, **how)
+
+    monkeypatch.setattr(torch, "sort", counted)
+    for rows in (1, 3, 7):
+        monkeypatch.setattr(scoring, "SORT_ELEMENTS", 40 * rows)
+        sorted_rows.clear()
+        blocks = rank_by(S), ranks_of(S), reciprocal_ranks(S), rrf(S, T)
+        assert max(sorted_rows) == rows  # no more than a block is held twice
+        assert all(torch.equal(block, found) for block, found in zip(blocks, whole, strict=True))
+        with pytest.raises(InputError, match="query 6, gallery item 39"):
+            rank_by(torch.cat([S[:6], S[6:].clone().index_fill_(1, torch.tensor([39]).to(device), math.nan)]))
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_scores_that_are_not_finite_raise(bad):
     with pytest.raises(InputError, match="query 1, gallery item 0"):
