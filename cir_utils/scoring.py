@@ -169,6 +169,11 @@ def exact_scores(A: Tensor, B: Tensor) -> Tensor:
     depends on that pair alone: equal rows have equal scores on every device. The rounding error is at most
     `(ceil(log2 D) + 1) * 2**-53 * |a|*|b|`. Raises `InputError` when widths or devices differ.
     """
+    if not isinstance(A, Tensor) or not isinstance(B, Tensor):
+        raise InputError(
+            f"inner products need two tensors, got {type(A).__name__}, {type(B).__name__}; torch.from_numpy "
+            "makes one of an array"
+        )
     if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[1]:
         raise InputError(
             f"inner products need two tensors (rows, D) of one width, got {tuple(A.shape)}, {tuple(B.shape)}"

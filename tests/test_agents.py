@@ -323,6 +323,26 @@ def test_a_cut_object_is_never_taken_for_complete(paths):
     assert [attempt["class"] for attempt in found.trace["attempts"]] == ["cut", "good"]
 
 
+def test_an_endless_repetition_is_cut_twice_and_falls_back(paths, tmp_path):
+    """Report 17: a model that repeats itself until any limit is asked twice, never more, and what it said is
+    neither taken for an answer nor kept as one."""
+
+    def script(request):
+        if request.prompt == load_prompt("default", "caption").fill():
+            return "a car"
+        return '{"understanding": "a car' + " car" * request.max_new_tokens + "…"
+
+    mllm = ScriptedMLLM(script)
+    with ResponseCache(tmp_path / "c.sqlite") as cache:
+        found = Agents(mllm, cache).selective_cot(paths[:1], ["make it blue"])[0]
+        kinds = cache._connection.execute("SELECT kind FROM answers WHERE agent='selective_cot'").fetchall()
+    assert (found.description, found.fallback, found.answer) == ("a car, make it blue", True, None)
+    assert [attempt["class"] for attempt in found.trace["attempts"]] == ["cut", "cut"]
+    limit = MAX_NEW_TOKENS["selective_cot"]
+    assert [request.max_new_tokens for request in mllm.requests[:2]] == [limit, 2 * limit]
+    assert len(mllm.requests) == 3 and kinds == [("cut",)] * 2
+
+
 def test_a_cut_answer_is_cached_as_cut(paths, tmp_path):
     with ResponseCache(tmp_path / "c.sqlite") as cache:
         Agents(ScriptedMLLM(lambda request: '{"understanding": "a…'), cache).selective_cot(

@@ -303,6 +303,29 @@ def test_exact_scores_do_not_depend_on_neighbours_or_blocks(monkeypatch, device,
     assert torch.equal(exact_scores(A, B), whole)
 
 
+def test_arrays_of_other_kinds_score_alike_or_are_refused(device):
+    """Report 23: float64, views that are not contiguous, a gallery of one image; what is no tensor, or not of
+    unit length, is refused where cosines are meant."""
+    A, B = unit(3, 12, 0).to(device), unit(5, 12, 1).to(device)
+    whole = exact_scores(A, B)
+    strided = B.T.contiguous().T
+    every_second = B.repeat_interleave(2, dim=0)[::2]
+    assert not strided.is_contiguous() and not every_second.is_contiguous()
+    for gallery in (strided, every_second, B.double()):
+        assert torch.equal(exact_scores(A, gallery), whole)
+        assert torch.equal(summed_scores(A, gallery, gallery), summed_scores(A, B, B))
+        assert torch.equal(composed_query(A.T.contiguous().T, A.double(), A), composed_query(A, A, A))
+    assert torch.equal(rank_by(exact_scores(A, strided).T.contiguous().T), rank_by(whole))
+    assert rank_by(exact_scores(A, B[:1])).tolist() == [[0]] * 3
+    assert rank_by(rrf(whole[:, :1], whole[:, :1])).tolist() == [[0]] * 3
+    long = 15 * B
+    for call in (lambda: debiased_scores(A, A, A, long), lambda: summed_scores(A, B, long)):
+        with pytest.raises(InputError, match="row 0 has length 15"):
+            call()
+    with pytest.raises(InputError, match="two tensors"):
+        exact_scores(A.cpu().numpy(), B.cpu().numpy())
+
+
 def test_exact_scores_are_the_same_on_every_device(device):
     A, B = unit(3, 50, 0), unit(97, 50, 1)
     assert torch.equal(exact_scores(A.to(device), B.to(device)).cpu(), exact_scores(A, B))
