@@ -228,6 +228,21 @@ def test_tune_chooses_on_val(cir: Run, tmp_path: Path, monkeypatch: pytest.Monke
         cir("tune", "--split", "test")
     )
     assert "leave out --limit" in refused(cir("tune", "--write", "--limit", "3"))
+    # Under other choices than the mini profile's nothing is kept, and the result says under which.
+    assert "leave out --encoder, --mllm, --seed, --shared-concept, --keep-reference" in refused(
+        cir("tune", "--write", "--seed", "7", "--shared-concept", "--remove-reference")
+    )
+    assert "unknown prompt set" in refused(cir("tune", "--prompts", "best"))
+    options = ("--limit", "2", "--seed", "7", "--max-tokens", "9", "--shared-concept", "--remove-reference")
+    code, out, _ = cir("tune", *options, "--preprocessing", "targetpad-1.25", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["protocol"]["shared_concept"] is True and found["protocol"]["reference"] == "removed"
+    assert found["protocol"]["queries"] == 2
+    assert found["choices"]["seed"] == {"value": 7, "source": "given for this run"}
+    assert found["choices"]["preprocessing"]["value"] == "targetpad-1.25"
+    assert set(found["choices"]["max_tokens"]["value"].values()) == {9}
+    assert found["choices"]["precision"] == {"value": "float32", "source": "profiles.toml, mini"}
 
 
 @pytest.mark.parametrize(
