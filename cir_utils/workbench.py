@@ -98,6 +98,7 @@ class Workbench:
         temperature: float = 0.0,
         seed: int = 42,
         max_tokens: Mapping[str, int] | None = None,
+        repetition_penalty: Mapping[str, float] | None = None,
         sources: Mapping[str, str] | None = None,
         whole: Workbench | None = None,
     ) -> None:
@@ -115,6 +116,7 @@ class Workbench:
         self.prompts = prompts
         self.temperature, self.seed = temperature, seed
         self.max_tokens = dict(max_tokens or {})
+        self.repetition_penalty = dict(repetition_penalty or {})
         self.sources = dict(sources or {})
         self.settings = dict(settings)
         self.settings_source = settings_source
@@ -186,6 +188,7 @@ class Workbench:
                 temperature=self.temperature,
                 seed=self.seed,
                 max_tokens=self.max_tokens,
+                repetition_penalty=self.repetition_penalty,
             )
 
     @cached_property
@@ -384,7 +387,7 @@ class Workbench:
     def choices(self) -> dict[str, dict[str, Any]]:
         """What the profile or the caller chose for this run, each with its ``value`` and its ``source``; of
         models that are folders the name alone."""
-        found = {
+        found: dict[str, Any] = {
             "encoder": _public(self.encoder_spec),
             "precision": self.precision,
             "preprocessing": self.preprocessing,
@@ -394,6 +397,8 @@ class Workbench:
             "seed": self.seed,
             "max_tokens": token_limits(self.prompts, self.max_tokens),
         }
+        if self.repetition_penalty:
+            found["repetition_penalty"] = self.repetition_penalty
         return {
             name: {"value": value, "source": self.sources.get(name, "the caller")}
             for name, value in found.items()
@@ -483,6 +488,7 @@ def open_workbench(
         temperature=used.temperature,
         seed=used.seed,
         max_tokens=used.max_tokens,
+        repetition_penalty=used.repetition_penalty,
         sources=used.sources,
         settings=spec.settings,
         settings_source=spec.settings_source,

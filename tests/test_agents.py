@@ -141,6 +141,19 @@ def test_temperature_seed_and_token_limits_reach_every_request_and_the_cache_key
     assert set(token_limits("mini", {"other": 5}).values()) == {5}
 
 
+def test_a_repetition_penalty_is_asked_of_its_agent_and_part_of_the_key(paths):
+    mllm = ScriptedMLLM(lambda request: "a car")
+    plain = Agents(mllm)
+    plain.caption(paths[:1])
+    agents = Agents(mllm, plain.cache, repetition_penalty={"caption": 1.05})
+    agents.caption(paths[:1])
+    agents.describe_target(paths[:1], ["make it blue"])
+    assert agents.cost.cached_calls == 0
+    assert [request.repetition_penalty for request in mllm.requests] == [1.0, 1.05, 1.0]
+    Agents(mllm, plain.cache, repetition_penalty={"caption": 1.0}).caption(paths[:1])
+    assert len(mllm.requests) == 3, "1 is none: the plain answer is found"
+
+
 def test_a_prompt_changed_by_one_space_is_asked_anew(paths, monkeypatch):
     mllm = ScriptedMLLM(lambda request: "a car")
     agents = Agents(mllm)
