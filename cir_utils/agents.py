@@ -181,7 +181,8 @@ class Agents:
 
     ``cache`` None keeps answers in memory only. ``domain`` ("fashion" or "scene") chooses the wording where
     the prompt set has several. ``temperature`` and ``seed`` are those of every agent but the dense captioner;
-    ``max_tokens`` those limits of answers that are not the usual ones (see :func:`token_limits`).
+    ``max_tokens`` those limits of answers that are not the usual ones (see :func:`token_limits`);
+    ``repetition_penalty`` is that of the agents it names, 1 (none) elsewhere.
     """
 
     def __init__(
@@ -193,6 +194,7 @@ class Agents:
         temperature: float = 0.0,
         seed: int = 42,
         max_tokens: Mapping[str, int] | None = None,
+        repetition_penalty: Mapping[str, float] | None = None,
     ) -> None:
         self.mllm = mllm
         self.cache = ResponseCache() if cache is None else cache
@@ -203,6 +205,7 @@ class Agents:
         self.classes: Counter[str] = Counter()
         self.temperature, self.seed = temperature, seed
         self.max_new_tokens = token_limits(prompt_set, max_tokens)
+        self.repetition_penalty = dict(repetition_penalty or {})
         self._hash = ImageHashes()
         self._reask = self._prompt("reask")
 
@@ -489,6 +492,7 @@ class Agents:
                 self.temperature if temperature is None else temperature,
                 seeds[i] if seeds else self.seed,
                 schema,
+                self.repetition_penalty.get(agent, 1.0),
             )
             for i, (value, own) in enumerate(zip(values, images, strict=True))
         ]
@@ -534,6 +538,7 @@ class Agents:
                 request.temperature,
                 request.seed,
                 request.schema,
+                request.repetition_penalty,
             )
             for request in requests
         ]

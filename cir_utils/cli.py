@@ -291,11 +291,24 @@ def tune_command(
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     encoder: EncoderOption = None,
+    precision: PrecisionOption = None,
+    preprocessing: PreprocessingOption = None,
     mllm: MllmOption = None,
+    prompts: PromptsOption = None,
+    temperature: TemperatureOption = None,
+    seed: SeedOption = None,
+    max_tokens: TokensOption = None,
+    shared_concept: ConceptOption = False,
+    gallery: GalleryOption = "original",
+    keep_reference: ReferenceOption = None,
+    both_orders: OrdersOption = False,
+    missing: MissingOption = "stop",
     as_json: JsonOption = False,
 ) -> None:
     """Choose alpha, beta, lambda, k' and kappa on val alone."""
-    spec = load_profile(profile).benchmark(benchmark)
+    chosen = load_profile(profile)
+    spec = chosen.benchmark(benchmark)
+    choose(chosen, prompts=prompts, temperature=temperature, seed=seed, max_tokens=max_tokens)
     if split != "val":
         raise InputError(f"cir tune refuses split {split!r}: settings are chosen on val alone")
     check_split(spec, split)
@@ -303,21 +316,29 @@ def tune_command(
         raise InputError(
             "--write keeps settings of the mini profile tuned on all of val; leave out --limit and --profile"
         )
+    given = {
+        "--encoder": encoder, "--precision": precision, "--preprocessing": preprocessing, "--mllm": mllm,
+        "--prompts": prompts, "--temperature": temperature, "--seed": seed, "--max-tokens": max_tokens,
+        "--shared-concept": shared_concept or None, "--gallery": None if gallery == "original" else gallery,
+        "--keep-reference or --remove-reference": keep_reference, "--both-orders": both_orders or None,
+        "--missing": None if missing == "stop" else missing,
+    }  # fmt: skip
+    changed = [name for name, value in given.items() if value is not None]
+    if write and changed:
+        raise InputError(
+            "--write keeps settings for runs of the mini profile as it is, which takes other models, prompts "
+            f"or rules than these; leave out {', '.join(changed)}, or leave out --write"
+        )
     with _only_result_on_stdout():
         from cir_utils import tuning
         from cir_utils.workbench import open_workbench
 
         bench = open_workbench(
-            benchmark,
-            profile,
-            split,
-            root=root,
-            device=device,
-            cache_dir=cache,
-            limit=limit,
-            encoder=encoder,
-            mllm=mllm,
-        )
+            benchmark, profile, split, root=root, device=device, cache_dir=cache, limit=limit,
+            encoder=encoder, precision=precision, preprocessing=preprocessing, mllm=mllm, prompts=prompts,
+            temperature=temperature, seed=seed, max_tokens=max_tokens, shared_concept=shared_concept,
+            gallery=gallery, reference=_reference(keep_reference), both_orders=both_orders, missing=missing,
+        )  # fmt: skip
         tuned = tuning.tune(bench, metric)
         if write:
             tuning.write_settings(tuned)

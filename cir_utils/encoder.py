@@ -26,6 +26,7 @@ from typing import Any
 import open_clip
 import torch
 from huggingface_hub import constants as hub_constants
+from huggingface_hub import try_to_load_from_cache
 from open_clip.tokenizer import HFTokenizer, SigLipTokenizer, SimpleTokenizer
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -261,6 +262,9 @@ def load_encoder(
     identifier says so: ``ViT-B-32:openai`` becomes ``ViT-B-32-quickgelu:openai``. The other way round is
     refused.
 
+    A folder's configuration names the activation; weights of a tag, where the tag's are on this machine, are
+    refused under another one.
+
     Raises :class:`InputError` for an unknown architecture or tag (the choices are listed), missing or damaged
     files, weights that are not safetensors, a configuration that does not fit weights or tokenizer, and what
     :func:`check_choices` refuses.
@@ -354,6 +358,7 @@ def _load_folder(folder: Path, choices: dict[str, Any]) -> ClipEncoder:
         raise InputError(f"encoder folder {folder} cannot be loaded ({_first_line(error)}): {mend}") from None
     _check_end_token(model, tokenizer, f"encoder folder {folder}")
     digest = sha256_file(weights)
+    _check_activation(digest, config, folder)
     return ClipEncoder(
         identifier=f"{name}@{digest[:12]}",
         model=model,
@@ -453,6 +458,36 @@ def _check_positions(weights: Path, config: dict[str, Any]) -> None:
                     f"{weights}: {key} has {found} rows, the configuration wants {rows[key]}; use the "
                     "open_clip_config.json that the weights were saved with"
                 )
+
+
+def _check_activation(digest: str, config: dict[str, Any], folder: Path) -> None:
+    """Refuse a folder whose weights are those of a tag that wants the other activation.
+
+    Weights do not say which activation they were trained with, so this finds them by their hash among the
+    tags whose weights are on this machine; of all others the folder's configuration is believed."""
+    wanted: dict[bool, str] = {}
+    for architecture, tag in open_clip.list_pretrained():
+        row = open_clip.get_pretrained_cfg(architecture, tag)
+        if digest in _cached_hashes(row):
+            wanted.setdefault(bool(row.get("quick_gelu")), f"{architecture}:{tag}")
+    if wanted and bool(config.get("quick_gelu")) not in wanted:
+        quick, spec = wanted.popitem()
+        raise InputError(
+            f"encoder folder {folder} has the weights of {spec}, which want "
+            f"{'QuickGELU' if quick else 'plain GELU'}, and its configuration has the other: set "
+            f'"quick_gelu": {str(quick).lower()} in model_cfg of open_clip_config.json, or give {spec}'
+        )
+
+
+def _cached_hashes(row: dict[str, Any]) -> list[str]:
+    """The SHA-256 of a tag's weights as far as they are on this machine. The hub's cache names its large
+    files by their hash."""
+    if row.get("file"):
+        return [sha256_file(Path(row["file"]))] if Path(row["file"]).is_file() else []
+    repo, _, file = str(row.get("hf_hub", "")).rpartition("/")
+    names = [file] if file else list(WEIGHTS)
+    paths = [try_to_load_from_cache(repo, name) for name in names] if repo else []
+    return [Path(path).resolve().name for path in paths if isinstance(path, str)]
 
 
 def _check_end_token(model: Any, tokenizer: Any, what: str) -> None:

@@ -35,6 +35,7 @@ from transformers import (
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
 )
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging as hf_logging
@@ -67,7 +68,8 @@ _SENTINEL = "\u2063TEXT\u2063"
 class Request:
     """A prompt with its pictures. ``temperature`` 0 is greedy; above it, ``seed`` fixes the sample whatever
     the batch. ``schema`` is the JSON Schema of the answer as JSON text, for models that are
-    ``structured``."""
+    ``structured``. ``repetition_penalty`` above 1 makes tokens less likely that stand in the prompt or in the
+    answer so far, as transformers and vLLM count them; 1 is none."""
 
     prompt: str
     images: tuple[Path, ...] = ()
@@ -75,6 +77,7 @@ class Request:
     temperature: float = 0.0
     seed: int = 42
     schema: str = ""
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -224,8 +227,12 @@ class LocalMLLM:
             eos_token_id=self.stop_ids,
             pad_token_id=self.pad_id,
         )
-        sampler = LogitsProcessorList([SeededSampling(requests)] if requests[0].temperature > 0 else [])
-        output = self.model.generate(**inputs, generation_config=config, logits_processor=sampler)
+        processors = LogitsProcessorList()
+        if requests[0].repetition_penalty != 1:
+            processors.append(PaddedRepetitionPenalty(requests[0].repetition_penalty, self.pad_id))
+        if requests[0].temperature > 0:
+            processors.append(SeededSampling(requests))
+        output = self.model.generate(**inputs, generation_config=config, logits_processor=processors)
         lengths = inputs["attention_mask"].sum(dim=1).tolist()
         answers = []
         for row, prompt_tokens in zip(
@@ -514,6 +521,20 @@ class LocalMLLM:
         return found[0], found[1]
 
 
+class PaddedRepetitionPenalty(RepetitionPenaltyLogitsProcessor):
+    """transformers' penalty without the padding on the left: counted as a token of the prompt, it would make
+    an answer depend on the longest neighbour in its batch."""
+
+    def __init__(self, penalty: float, pad_id: int) -> None:
+        super().__init__(float(penalty))
+        self.pad_id = pad_id
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        padding = (input_ids == self.pad_id).long().cumprod(dim=1)
+        first = input_ids.gather(1, padding.sum(dim=1, keepdim=True))
+        return super().__call__(torch.where(padding.bool(), first, input_ids), scores)
+
+
 class SeededSampling(LogitsProcessor):
     """Sampling that depends on each request's seed alone: Gumbel noise from its own generator is added to
     ``logits / temperature``, and the largest sum is a sample of the softmax. The noise is drawn on the CPU,
@@ -640,9 +661,10 @@ def _file_key(path: Path) -> tuple[str, int, int]:
     return str(path), stat.st_size, stat.st_mtime_ns
 
 
-def _kind(request: Request) -> tuple[bool, int, int]:
+def _kind(request: Request) -> tuple[bool, int, int, float]:
     """What requests of one batch must have in common."""
-    return request.temperature > 0, request.max_new_tokens, len(request.images)
+    pictures = len(request.images)
+    return request.temperature > 0, request.max_new_tokens, pictures, request.repetition_penalty
 
 
 def _sigmoid(value: float) -> float:

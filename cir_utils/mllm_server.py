@@ -71,7 +71,10 @@ OPTIONAL = {
     "logprobs": ("logprobs",),
     "seed": ("seed",),
     "max_tokens": ("max_tokens", "max_completion_tokens"),
+    "repetition_penalty": ("repetition_penalty",),
 }
+#: Fields beside OpenAI's own, which vLLM and SGLang know.
+BEYOND = ("repetition_penalty",)
 #: Formats whose bytes every server reads as our loader does, where they hold upright RGB or grey pixels.
 PLAIN_FORMATS = ("JPEG", "PNG", "WEBP")
 
@@ -275,7 +278,9 @@ class ServerMLLM:
         while True:
             body = self._body(ask)
             try:
-                raw = await client.chat.completions.with_raw_response.create(**body)
+                own = {name: value for name, value in body.items() if name not in BEYOND}
+                beyond = {name: body[name] for name in BEYOND if name in body}
+                raw = await client.chat.completions.with_raw_response.create(**own, extra_body=beyond)
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 refused = self._refused_field(body, error)
                 if refused:
@@ -294,7 +299,7 @@ class ServerMLLM:
                     raise
                 await asyncio.sleep(READ_PAUSE * 2 ** (unreadable - 1))
                 continue
-            for name in ("temperature", "seed", "max_tokens", "max_completion_tokens"):
+            for name in ("temperature", "seed", "max_tokens", "max_completion_tokens", *BEYOND):
                 if name in body:
                     self.usage.sent.setdefault(name, set()).add(body[name])
             self.usage.prompt_tokens += reply.prompt_tokens
@@ -321,6 +326,8 @@ class ServerMLLM:
             schema = json.loads(request.schema)
             named = {"name": schema.get("title", "answer"), "strict": True, "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": named}
+        if request.repetition_penalty != 1:
+            body["repetition_penalty"] = request.repetition_penalty
         if ask.verify:
             body |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
         for name in self.refused:

@@ -29,11 +29,20 @@ SETTING_NAMES = ("alpha", "beta", "lambda", "k_prime", "kappa")
 KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "profile": (
         ("about", "encoder", "mllm", "prompts", "shipped", "benchmarks"),
-        ("precision", "preprocessing", "temperature", "seed", "max_tokens", "needs"),
+        (
+            "precision",
+            "preprocessing",
+            "temperature",
+            "seed",
+            "max_tokens",
+            "repetition_penalty",
+            "needs",
+        ),
     ),
     "benchmark": (("root", "splits", "settings"), ("fetch",)),
     "settings": ((), SETTING_NAMES),
     "max_tokens": ((), ("other", *SLOTS)),
+    "repetition_penalty": ((), tuple(SLOTS)),
     "needs": ((), ("memory_gb", "gpu_gb", "data_gb", "weights_gb")),
 }
 #: What a run may choose otherwise than its profile, beside the settings of its method.
@@ -62,8 +71,9 @@ class Profile:
 
     ``temperature`` (0 is greedy) and ``seed`` hold for every agent but the dense captioner, which samples;
     ``max_tokens`` limits the answers by agent ("other": all that are not named), in tokens; who is in neither
-    keeps the limit of ``cir_utils.agents``. ``needs`` are rough sizes in GB that ``cir doctor`` looks for.
-    ``sources`` says of each of :data:`CHOICES` where its value comes from."""
+    keeps the limit of ``cir_utils.agents``. ``repetition_penalty`` is by agent too, 1 (none) for those that
+    it does not name. ``needs`` are rough sizes in GB that ``cir doctor`` looks for.
+    ``sources`` says of each of :data:`CHOICES`, and of the penalty, where its value comes from."""
 
     name: str
     about: str
@@ -77,6 +87,7 @@ class Profile:
     temperature: float = 0.0
     seed: int = 42
     max_tokens: dict[str, int] = field(default_factory=dict)
+    repetition_penalty: dict[str, float] = field(default_factory=dict)
     needs: dict[str, float] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
 
@@ -134,7 +145,7 @@ def load_profile(name: str) -> Profile:
         raise InputError(f"unknown profile {name!r}: choose {choices(profile_names())}")
     table = _table()[name]
     _check_keys("profile", table, name)
-    for part in ("max_tokens", "needs"):
+    for part in ("max_tokens", "repetition_penalty", "needs"):
         _check_keys(part, table.get(part, {}), f"{name}.{part}")
     tuned = read_mini_settings() if name == "mini" else {}
     benchmarks = {}
@@ -167,8 +178,12 @@ def load_profile(name: str) -> Profile:
         temperature=float(table.get("temperature", 0.0)),
         seed=table.get("seed", 42),
         max_tokens=dict(table.get("max_tokens", {})),
+        repetition_penalty=dict(table.get("repetition_penalty", {})),
         needs=dict(table.get("needs", {})),
-        sources={key: origin if key in table else "default of cir_utils" for key in CHOICES},
+        sources={
+            key: origin if key in table else "default of cir_utils"
+            for key in (*CHOICES, "repetition_penalty")
+        },
     )
 
 

@@ -198,15 +198,18 @@ def answer_key(
     temperature: float,
     seed: int,
     schema: str = "",
+    repetition_penalty: float = 1.0,
 ) -> bytes:
     """The key of a generated answer (32 bytes); ``images`` are the SHA-256 of the pictures' bytes, in order;
     ``schema`` is the JSON Schema that the answer was asked to keep to, if any.
 
-    At temperature 0 the seed decides nothing and is left out.
+    At temperature 0 the seed decides nothing and is left out, as is a repetition penalty of 1.
     """
     settings = f"{max_new_tokens} {float(temperature)!r} {seed if temperature > 0 else 0}"
     if schema:
         settings += f" {schema}"
+    if repetition_penalty != 1:
+        settings += f" repetition_penalty {float(repetition_penalty)!r}"
     return _digest("answer", model, settings, *images, prompt)
 
 

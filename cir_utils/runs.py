@@ -26,6 +26,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ from cir_utils.evaluation import KS, query_values, score_rankings
 from cir_utils.files import read_json
 from cir_utils.layouts.fashioniq import CATEGORIES
 from cir_utils.methods import SettingValue, load_method
-from cir_utils.metrics import check_permutations, check_queries
+from cir_utils.metrics import LazyRankings, Rankings, check_permutations, check_queries
 from cir_utils.profiles import GIVEN, PACKAGE, published_for
 from cir_utils.workbench import MethodOutput, Workbench
 
@@ -61,6 +62,8 @@ FAMILY_METRICS: dict[Family, tuple[str, ...]] = {
     ),
 }
 TABLE_METRICS = {name: FAMILY_METRICS[entry.family] for name, entry in BENCHMARKS.items()}
+#: How many image ids of rankings are written at a time.
+WRITTEN_IDS = 4_000_000
 SUMMARY = ("method", "benchmark", "split", "profile", "settings", "protocol")
 COST = ("mllm_calls", "cached_calls", "prompt_tokens", "completion_tokens", "parse_failures", "seconds")
 
@@ -71,13 +74,14 @@ class Run:
     has no public answers); ``per_query`` holds the values behind them, each ``(Q,)`` in the order of
     ``queries``. ``categories`` names FashionIQ's category of every query, ``()`` elsewhere: there
     ``per_query`` has ``R@k``, and ``metrics`` the means of each category and their mean. ``rankings``,
-    ``subsets`` (CIRR) and ``traces`` are empty when a record alone was kept."""
+    ``subsets`` (CIRR) and ``traces`` are empty when a record alone was kept; the list of one query is made
+    when it is asked for (``dict(run.rankings)`` has them all)."""
 
     record: dict[str, Any]
     queries: tuple[str, ...]
     metrics: dict[str, float]
     per_query: dict[str, np.ndarray]
-    rankings: dict[str, list[ImageId]] = field(default_factory=dict)
+    rankings: Rankings = field(default_factory=dict)
     traces: list[dict[str, Any]] = field(default_factory=list)
     subsets: dict[str, list[ImageId]] = field(default_factory=dict)
     categories: tuple[str, ...] = ()
@@ -159,16 +163,29 @@ class Run:
         )
         if not whole:
             return
-        columns: dict[str, list[Any]] = {
-            "query_id": list(self.rankings),
-            "image_ids": list(self.rankings.values()),
-        }
-        if self.subsets:
-            columns["subset_ids"] = [self.subsets[query] for query in self.rankings]
-        pq.write_table(pa.table(columns), folder / RANKINGS, compression="zstd")
+        self._write_rankings(folder / RANKINGS)
         with open(folder / TRACES, "w", encoding="utf-8") as stream:
             for trace in self.traces:
                 stream.write(json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def _write_rankings(self, path: Path) -> None:
+        """The rankings in as many row groups as keep little in memory: one, but for the largest galleries."""
+        queries = list(self.rankings)
+        longest = len(self.rankings[queries[0]]) if queries else 0
+        rows = max(1, WRITTEN_IDS // max(1, longest))
+        groups = [queries[start : start + rows] for start in range(0, max(1, len(queries)), rows)]
+        with pq.ParquetWriter(path, self._table(groups[0][:1]).schema, compression="zstd") as writer:
+            for group in groups:
+                writer.write_table(self._table(group))
+
+    def _table(self, queries: Sequence[str]) -> pa.Table:
+        columns: dict[str, list[Any]] = {
+            "query_id": list(queries),
+            "image_ids": [self.rankings[query] for query in queries],
+        }
+        if self.subsets:
+            columns["subset_ids"] = [self.subsets[query] for query in queries]
+        return pa.table(columns)
 
 
 def run_method(
@@ -265,11 +282,13 @@ def measure(
     check_queries(rankings, [query.id for query in queries])
     for category, part in benchmark.parts.items():
         targets = {query.id: query.targets for query in queries if query.category == category}
-        check_permutations({query: rankings[query] for query in targets}, part.gallery, targets, removed)
+        own = LazyRankings({query: partial(rankings.__getitem__, query) for query in targets})
+        check_permutations(own, part.gallery, targets, removed)
     if subsets:
         for query in queries:
-            own = {query.id: subsets[query.id]}
-            check_permutations(own, benchmark.subset(query), {query.id: query.targets})
+            check_permutations(
+                {query.id: subsets[query.id]}, benchmark.subset(query), {query.id: query.targets}
+            )
     if not all(query.targets for query in queries):
         return {}, {}
     heads = {query: ranking[: max(KS[benchmark.family])] for query, ranking in rankings.items()}
@@ -281,9 +300,9 @@ def _joined(outputs: Mapping[str, MethodOutput]) -> MethodOutput:
     name."""
     if len(outputs) == 1:
         return next(iter(outputs.values()))
-    joined = MethodOutput({}, [])
+    joined = MethodOutput(LazyRankings({}), [])
     for name, output in outputs.items():
-        joined.rankings.update(output.rankings)
+        joined.rankings |= output.rankings
         joined.subsets.update(output.subsets)
         joined.traces.extend(output.traces)
         for count, value in output.counts.items():
@@ -305,14 +324,16 @@ def load_run(folder: Path | str, *, whole: bool = False) -> Run:
     record, kept = read_json(folder / RECORD, "run record"), read_json(folder / METRICS, "metrics file")
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise InputError(f"run record {folder / RECORD} has not the format {FORMAT}; run the method again")
-    rankings: dict[str, list[ImageId]] = {}
+    rankings: Rankings = {}
     subsets: dict[str, list[ImageId]] = {}
     traces: list[dict[str, Any]] = []
     try:
         if whole:
             table = pq.read_table(folder / RANKINGS)
             names = table["query_id"].to_pylist()
-            rankings = dict(zip(names, table["image_ids"].to_pylist(), strict=True))
+            rankings = LazyRankings(
+                {name: row.as_py for name, row in zip(names, table["image_ids"], strict=True)}
+            )
             if "subset_ids" in table.column_names:
                 subsets = dict(zip(names, table["subset_ids"].to_pylist(), strict=True))
             with open(folder / TRACES, encoding="utf-8") as stream:

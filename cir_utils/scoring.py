@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -32,6 +32,7 @@ MIN_QUERY_NORM = 1e-3
 #: How far from 1 the length of a stored feature may be: the rounding of its elements, with room to spare.
 LENGTH_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 BLOCK_ELEMENTS = 1 << 18  # 2 MB of float64: a block stays in a core's cache
+SORT_ELEMENTS = 1 << 22  # 34 rows of CIRCO's gallery: what is needed for a moment is small beside the scores
 
 Normalisation = Literal["minmax", "clamp", "softmax"]
 Display = Literal["raw", "clip", "softmax"]
@@ -130,7 +131,7 @@ def _check_scores(name: str, scores: Tensor) -> Tensor:
             f"{name}: expected a tensor of scores (Q, N) with N > 0, got {have}; one row s is s[None]"
         )
     wide = scores.double()
-    if not bool(torch.isfinite(wide).all()):
+    if not all(bool(torch.isfinite(rows).all()) for rows in _row_blocks(wide)):
         row, column = (~torch.isfinite(wide)).nonzero()[0].tolist()
         raise InputError(
             f"{name}: NaN or infinity for query {row}, gallery item {column}; score finite features"
@@ -168,6 +169,11 @@ def exact_scores(A: Tensor, B: Tensor) -> Tensor:
     depends on that pair alone: equal rows have equal scores on every device. The rounding error is at most
     `(ceil(log2 D) + 1) * 2**-53 * |a|*|b|`. Raises `InputError` when widths or devices differ.
     """
+    if not isinstance(A, Tensor) or not isinstance(B, Tensor):
+        raise InputError(
+            f"inner products need two tensors, got {type(A).__name__}, {type(B).__name__}; torch.from_numpy "
+            "makes one of an array"
+        )
     if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[1]:
         raise InputError(
             f"inner products need two tensors (rows, D) of one width, got {tuple(A.shape)}, {tuple(B.shape)}"
@@ -213,18 +219,30 @@ def _tree_sum(terms: Tensor) -> Tensor:
     return terms[0]
 
 
+def _row_blocks(scores: Tensor) -> Sequence[Tensor]:
+    """`scores` `(Q, N)` in views of as many rows as make a block."""
+    return scores.split(max(1, SORT_ELEMENTS // max(1, scores.shape[1])))
+
+
 def rank_by(scores: Tensor) -> Tensor:
     """Gallery positions `(Q, N)` int64, best first: falling score, ties by gallery order."""
-    return torch.sort(_check_scores("scores", scores), dim=1, descending=True, stable=True).indices
+    wide = _check_scores("scores", scores)
+    order = torch.empty(wide.shape, dtype=torch.int64, device=wide.device)
+    for some, rows in zip(_row_blocks(wide), _row_blocks(order), strict=True):
+        rows.copy_(torch.sort(some, dim=1, descending=True, stable=True).indices)
+    return order
 
 
 def ranks_of(scores: Tensor) -> Tensor:
     """Ranks `(Q, N)` int64 from 1: 1 + the number of greater scores + the number of equal ones earlier in the
     gallery.
     """
-    order = rank_by(scores)
-    places = torch.arange(1, order.shape[1] + 1, device=order.device).expand_as(order)
-    return torch.empty_like(order).scatter_(1, order, places)
+    ranks = rank_by(scores)
+    places = torch.arange(1, ranks.shape[1] + 1, device=ranks.device)
+    for rows in _row_blocks(ranks):
+        order = rows.clone()
+        rows.scatter_(1, order, places.expand_as(order))
+    return ranks
 
 
 def display_scores(scores: Tensor, how: Display = "raw") -> Tensor:
@@ -401,7 +419,11 @@ def _check_kappa(kappa: float) -> None:
 def reciprocal_ranks(scores: Tensor, kappa: float = KAPPA) -> Tensor:
     """`1 / (kappa + rank)` for scores `(Q, N)`, float64, rank from 1, ties by gallery order."""
     _check_kappa(kappa)
-    return 1 / (kappa + ranks_of(scores).double())
+    wide = _check_scores("scores", scores)
+    found = torch.empty_like(wide)
+    for some, rows in zip(_row_blocks(wide), _row_blocks(found), strict=True):
+        rows.copy_(1 / (kappa + ranks_of(some).double()))
+    return found
 
 
 def rrf(S_t: Tensor, S_v: Tensor, kappa: float = KAPPA) -> Tensor:
@@ -413,7 +435,11 @@ def rrf(S_t: Tensor, S_v: Tensor, kappa: float = KAPPA) -> Tensor:
     scores that are not finite, kappa under 0.
     """
     _same_shape(S_t=S_t, S_v=S_v)
-    return reciprocal_ranks(S_t, kappa) + reciprocal_ranks(S_v, kappa)
+    v = _check_scores("S_v", S_v)
+    fused = reciprocal_ranks(S_t, kappa)
+    for some, rows in zip(_row_blocks(v), _row_blocks(fused), strict=True):
+        rows += reciprocal_ranks(some, kappa)
+    return fused
 
 
 def certified_rrf_topk(S_t: Tensor, S_v: Tensor, k: int, kappa: float = KAPPA) -> tuple[Tensor, Tensor]:

@@ -20,9 +20,10 @@ from cir_utils.compare import MEAN
 from cir_utils.errors import InputError
 from cir_utils.files import write_json_atomic
 from cir_utils.methods import description_only, xr
-from cir_utils.profiles import MINI_SETTINGS, SETTING_NAMES, read_mini_settings
+from cir_utils.profiles import GIVEN, MINI_SETTINGS, SETTING_NAMES, read_mini_settings
 from cir_utils.runs import TABLE_METRICS
 from cir_utils.scoring import exact_scores, rerank
+from cir_utils.tables import protocol_line
 from cir_utils.workbench import Workbench
 
 ALPHAS = tuple(step / 20 for step in range(11))
@@ -36,7 +37,8 @@ KAPPAS = (10, 30, 60, 100)
 class Tuned:
     """The chosen settings and how they compare: ``values`` by setting name; ``best`` and ``usual`` the metric
     of each method with the chosen and with the profile's settings; ``edges`` names settings chosen at the end
-    of their grid."""
+    of their grid. ``choices`` (models, prompts, generation, each with its source) and ``protocol`` say under
+    what, as in a run record."""
 
     benchmark: str
     split: str
@@ -46,6 +48,8 @@ class Tuned:
     best: dict[str, float]
     usual: dict[str, float]
     edges: list[str]
+    choices: dict[str, dict[str, Any]]
+    protocol: dict[str, Any]
 
     @property
     def tuned_on(self) -> str:
@@ -61,11 +65,18 @@ class Tuned:
             "best": self.best,
             "usual": self.usual,
             "edges": self.edges,
+            "choices": self.choices,
+            "protocol": self.protocol,
         }
 
     def describe(self, written: bool) -> str:
         """The result for the terminal."""
-        lines = [f"tuned on {self.tuned_on}"]
+        lines = [f"tuned on {self.tuned_on}", protocol_line(self.protocol)]
+        given = [
+            f"{name} {choice['value']}" for name, choice in self.choices.items() if choice["source"] == GIVEN
+        ]
+        if given:
+            lines.append(f"{GIVEN}: {', '.join(given)}")
         for method, names in (("sdr-cir", ("alpha", "beta")), ("xr", ("k_prime", "lambda", "kappa"))):
             chosen = ", ".join(f"{name} {self.values[name]:g}" for name in names)
             lines.append(
@@ -237,6 +248,8 @@ def tune(bench: Workbench, metric: str | None = None) -> Tuned:
             "xr": float(xr_grid(bench, metric, [int(usual["k_prime"])], [usual["lambda"]], [usual["kappa"]])),
         },
         edges=[name for name in SETTING_NAMES if places[name] == len(grids[name]) - 1],
+        choices=bench.choices(),
+        protocol=bench.benchmark.protocol.as_dict() | {"queries": len(bench.queries)},
     )
 
 

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -28,6 +29,7 @@ from cir_utils.errors import InputError
 from cir_utils.feature_store import image_features, text_features
 from cir_utils.files import MANIFEST, sha256_file, verify_manifest
 from cir_utils.methods import SETTINGS, SettingValue
+from cir_utils.metrics import LazyRankings
 from cir_utils.mllm import MLLM, LocalMLLM
 from cir_utils.mllm_server import PREFIX as SERVER
 from cir_utils.mllm_server import ServerMLLM, check_spec, read_settings
@@ -44,13 +46,14 @@ TRACE_TOP = 10
 @dataclass
 class MethodOutput:
     """What a method returns. ``rankings`` holds, for every query id, all gallery ids, best first, without the
-    reference where the protocol removes it; ``subsets`` CIRR's subset of every query, ranked by itself.
+    reference where the protocol removes it (as gallery positions, until a query's list is asked for);
+    ``subsets`` CIRR's subset of every query, ranked by itself.
 
     ``traces`` has one dictionary a query: what every agent said, and what was done with it. ``counts`` are
     numbers about the run that belong in its record (cut texts, vague queries, ...); ``notes`` are sentences
     for its reader."""
 
-    rankings: dict[str, list[ImageId]]
+    rankings: LazyRankings
     traces: list[dict[str, Any]]
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -95,6 +98,7 @@ class Workbench:
         temperature: float = 0.0,
         seed: int = 42,
         max_tokens: Mapping[str, int] | None = None,
+        repetition_penalty: Mapping[str, float] | None = None,
         sources: Mapping[str, str] | None = None,
         whole: Workbench | None = None,
     ) -> None:
@@ -112,6 +116,7 @@ class Workbench:
         self.prompts = prompts
         self.temperature, self.seed = temperature, seed
         self.max_tokens = dict(max_tokens or {})
+        self.repetition_penalty = dict(repetition_penalty or {})
         self.sources = dict(sources or {})
         self.settings = dict(settings)
         self.settings_source = settings_source
@@ -183,6 +188,7 @@ class Workbench:
                 temperature=self.temperature,
                 seed=self.seed,
                 max_tokens=self.max_tokens,
+                repetition_penalty=self.repetition_penalty,
             )
 
     @cached_property
@@ -329,10 +335,15 @@ class Workbench:
         order = self.order(scores) if order is None else order
         gallery = self.benchmark.gallery
         best = scores.gather(1, order[:, :TRACE_TOP]).tolist()
-        rankings, subsets = {}, {}
-        for query, trace, row, values in zip(self.queries, traces, order, best, strict=True):
-            rankings[query.id] = [gallery[place] for place in row.tolist()]
-            trace["top"] = [[image, value] for image, value in zip(rankings[query.id], values, strict=False)]
+        rows = order.to(torch.int32).cpu().numpy()
+        rankings = LazyRankings(
+            {query.id: partial(_images, gallery, row) for query, row in zip(self.queries, rows, strict=True)}
+        )
+        subsets = {}
+        for trace, row, values in zip(traces, rows, best, strict=True):
+            trace["top"] = [
+                list(pair) for pair in zip(_images(gallery, row[:TRACE_TOP]), values, strict=True)
+            ]
         if self.members is not None:
             subset_order = self.order(scores, self.members) if subset_order is None else subset_order
             for query, trace, places in zip(self.queries, traces, subset_order.tolist(), strict=True):
@@ -376,7 +387,7 @@ class Workbench:
     def choices(self) -> dict[str, dict[str, Any]]:
         """What the profile or the caller chose for this run, each with its ``value`` and its ``source``; of
         models that are folders the name alone."""
-        found = {
+        found: dict[str, Any] = {
             "encoder": _public(self.encoder_spec),
             "precision": self.precision,
             "preprocessing": self.preprocessing,
@@ -386,6 +397,8 @@ class Workbench:
             "seed": self.seed,
             "max_tokens": token_limits(self.prompts, self.max_tokens),
         }
+        if self.repetition_penalty:
+            found["repetition_penalty"] = self.repetition_penalty
         return {
             name: {"value": value, "source": self.sources.get(name, "the caller")}
             for name, value in found.items()
@@ -477,6 +490,7 @@ def open_workbench(
         temperature=used.temperature,
         seed=used.seed,
         max_tokens=used.max_tokens,
+        repetition_penalty=used.repetition_penalty,
         sources=used.sources,
         settings=spec.settings,
         settings_source=spec.settings_source,
@@ -497,6 +511,11 @@ def _public(spec: str) -> str:
     """A model's name without the machine's folders."""
     kind, path = (LOCAL, spec.removeprefix(LOCAL)) if spec.startswith(LOCAL) else ("", spec)
     return kind + Path(path).name if kind or Path(path).is_dir() or path.startswith(("/", ".")) else spec
+
+
+def _images(gallery: Sequence[ImageId], row: np.ndarray) -> list[ImageId]:
+    """The gallery's ids at the positions ``row`` ``(C,)``."""
+    return [gallery[place] for place in row.tolist()]
 
 
 def _first_queries(benchmark: Benchmark, limit: int | None) -> tuple[Query, ...]:

@@ -141,6 +141,19 @@ def test_temperature_seed_and_token_limits_reach_every_request_and_the_cache_key
     assert set(token_limits("mini", {"other": 5}).values()) == {5}
 
 
+def test_a_repetition_penalty_is_asked_of_its_agent_and_part_of_the_key(paths):
+    mllm = ScriptedMLLM(lambda request: "a car")
+    plain = Agents(mllm)
+    plain.caption(paths[:1])
+    agents = Agents(mllm, plain.cache, repetition_penalty={"caption": 1.05})
+    agents.caption(paths[:1])
+    agents.describe_target(paths[:1], ["make it blue"])
+    assert agents.cost.cached_calls == 0
+    assert [request.repetition_penalty for request in mllm.requests] == [1.0, 1.05, 1.0]
+    Agents(mllm, plain.cache, repetition_penalty={"caption": 1.0}).caption(paths[:1])
+    assert len(mllm.requests) == 3, "1 is none: the plain answer is found"
+
+
 def test_a_prompt_changed_by_one_space_is_asked_anew(paths, monkeypatch):
     mllm = ScriptedMLLM(lambda request: "a car")
     agents = Agents(mllm)
@@ -321,6 +334,26 @@ def test_a_cut_object_is_never_taken_for_complete(paths):
     assert found.description == "a blue car"
     assert [request.max_new_tokens for request in mllm.requests] == [1024, 2048]
     assert [attempt["class"] for attempt in found.trace["attempts"]] == ["cut", "good"]
+
+
+def test_an_endless_repetition_is_cut_twice_and_falls_back(paths, tmp_path):
+    """Report 17: a model that repeats itself until any limit is asked twice, never more, and what it said is
+    neither taken for an answer nor kept as one."""
+
+    def script(request):
+        if request.prompt == load_prompt("default", "caption").fill():
+            return "a car"
+        return '{"understanding": "a car' + " car" * request.max_new_tokens + "…"
+
+    mllm = ScriptedMLLM(script)
+    with ResponseCache(tmp_path / "c.sqlite") as cache:
+        found = Agents(mllm, cache).selective_cot(paths[:1], ["make it blue"])[0]
+        kinds = cache._connection.execute("SELECT kind FROM answers WHERE agent='selective_cot'").fetchall()
+    assert (found.description, found.fallback, found.answer) == ("a car, make it blue", True, None)
+    assert [attempt["class"] for attempt in found.trace["attempts"]] == ["cut", "cut"]
+    limit = MAX_NEW_TOKENS["selective_cot"]
+    assert [request.max_new_tokens for request in mllm.requests[:2]] == [limit, 2 * limit]
+    assert len(mllm.requests) == 3 and kinds == [("cut",)] * 2
 
 
 def test_a_cut_answer_is_cached_as_cut(paths, tmp_path):

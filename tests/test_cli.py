@@ -173,7 +173,7 @@ def test_run_prints_a_table_for_people(cir: Run, tmp_path: Path) -> None:
 def test_evaluate_scores_a_rankings_file(cir: Run, tmp_path: Path) -> None:
     _, out, _ = cir("run", "text-only", "--split", "val", "--out", tmp_path / "one", "--json")
     path = tmp_path / "rankings.json"
-    path.write_text(json.dumps(load_run(tmp_path / "one", whole=True).rankings))
+    path.write_text(json.dumps(dict(load_run(tmp_path / "one", whole=True).rankings)))
     code, evaluated, _ = cir("evaluate", path, "--split", "val", "--json")
     assert code == 0
     found = json.loads(evaluated)
@@ -228,6 +228,21 @@ def test_tune_chooses_on_val(cir: Run, tmp_path: Path, monkeypatch: pytest.Monke
         cir("tune", "--split", "test")
     )
     assert "leave out --limit" in refused(cir("tune", "--write", "--limit", "3"))
+    # Under other choices than the mini profile's nothing is kept, and the result says under which.
+    assert "leave out --encoder, --mllm, --seed, --shared-concept, --keep-reference" in refused(
+        cir("tune", "--write", "--seed", "7", "--shared-concept", "--remove-reference")
+    )
+    assert "unknown prompt set" in refused(cir("tune", "--prompts", "best"))
+    options = ("--limit", "2", "--seed", "7", "--max-tokens", "9", "--shared-concept", "--remove-reference")
+    code, out, _ = cir("tune", *options, "--preprocessing", "targetpad-1.25", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["protocol"]["shared_concept"] is True and found["protocol"]["reference"] == "removed"
+    assert found["protocol"]["queries"] == 2
+    assert found["choices"]["seed"] == {"value": 7, "source": "given for this run"}
+    assert found["choices"]["preprocessing"]["value"] == "targetpad-1.25"
+    assert set(found["choices"]["max_tokens"]["value"].values()) == {9}
+    assert found["choices"]["precision"] == {"value": "float32", "source": "profiles.toml, mini"}
 
 
 @pytest.mark.parametrize(
@@ -336,7 +351,7 @@ def test_the_options_of_a_protocol_reach_the_result(cir: Run, tmp_path: Path) ->
         "dress", "shirt", "toptee",
     }  # fmt: skip
     path = tmp_path / "rankings.json"
-    path.write_text(json.dumps(load_run(tmp_path / "one", whole=True).rankings))
+    path.write_text(json.dumps(dict(load_run(tmp_path / "one", whole=True).rankings)))
     assert load_run(tmp_path / "one").record["protocol"]["caption_rule"] == protocol["caption_rule"]
     same = ["--gallery", "union", "--remove-reference"]
     place = ["--benchmark", "mini-fashioniq", "--root", tmp_path / "fashioniq", "--split", "test"]

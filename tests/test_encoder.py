@@ -14,13 +14,19 @@ import torch
 from open_clip import pretrained
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from small_world import write_world
 from tiny_clip import tiny_config, write_tiny_clip, write_tokenizer
 
+from cir_utils import encoder as encoder_module
+from cir_utils.benchmarks import load_benchmark
 from cir_utils.encoder import BACKBONES, TEXT_STEP, ClipEncoder, load_encoder, registered
 from cir_utils.errors import InputError
 from cir_utils.feature_store import image_features
 from cir_utils.files import sha256_file
 from cir_utils.profiles import PACKAGE, load_profile
+from cir_utils.runs import run_method
+from cir_utils.tables import comparison
+from cir_utils.workbench import Workbench
 
 
 @pytest.fixture(scope="module")
@@ -392,6 +398,96 @@ def test_the_same_weights_by_tag_and_by_folder(registry, tmp_path, pictures):
     assert torch.allclose(
         by_tag.encode_texts(texts).features, by_folder.encode_texts(texts).features, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("where", ["file", "hub cache"])
+def test_weights_of_a_tag_in_a_folder_of_the_other_activation_are_refused(
+    registry, tmp_path, monkeypatch, where
+):
+    """Report 14: OpenAI's weights given as a path. The folder says plain GELU, the tag of the same weights
+    wants QuickGELU: a refusal, not slightly wrong features."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    shutil.copy(registry, folder / "open_clip_model.safetensors")
+    config = {"model_cfg": dict(open_clip.get_model_config("tiny")), "preprocess_cfg": {}}
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    row = {"file": str(registry), "quick_gelu": True}
+    if where == "hub cache":
+        hub = tmp_path / "hub" / "models--some--clip"
+        (hub / "blobs").mkdir(parents=True)
+        (hub / "refs").mkdir()
+        (hub / "refs" / "main").write_text("abc")
+        (hub / "snapshots" / "abc").mkdir(parents=True)
+        shutil.copy(registry, hub / "blobs" / sha256_file(registry))
+        link = hub / "snapshots" / "abc" / "open_clip_model.safetensors"
+        link.symlink_to(f"../../blobs/{sha256_file(registry)}")
+        row = {"hf_hub": "some/clip/", "quick_gelu": True}
+        find = encoder_module.try_to_load_from_cache
+        monkeypatch.setattr(
+            encoder_module, "try_to_load_from_cache", lambda *given: find(*given, cache_dir=tmp_path / "hub")
+        )
+    for name in ("tiny", "tiny-quickgelu", "quick-only"):
+        monkeypatch.setitem(pretrained._PRETRAINED, name, {"openai": row})
+    with pytest.raises(
+        InputError, match='weights of tiny:openai, which want QuickGELU.*"quick_gelu": true in model_cfg'
+    ):
+        load_encoder(f"local-dir:{folder}")
+    config["model_cfg"]["quick_gelu"] = True
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    assert load_encoder(f"local-dir:{folder}").describe()["activation"] == "QuickGELU"
+
+
+def test_features_do_not_depend_on_the_length_of_what_the_model_gives(encoder, copy, pictures):
+    """Report 23: unit length is made in one place, whatever a model's projection gives."""
+    path = copy / "open_clip_model.safetensors"
+    state = load_file(path)
+    state["visual.proj"] = 128 * state["visual.proj"]  # exact in the half precision of the file
+    save_file(state, path)
+    long = load_encoder(f"local-dir:{copy}").encode_images(pictures)
+    assert torch.allclose(long, encoder.encode_images(pictures), atol=1e-6)
+    assert float((long @ long.T).max()) <= 1 + 1e-6
+
+
+@pytest.fixture
+def two_b_32(tmp_path, monkeypatch):
+    """The published names of ViT-B/32, with small stand-ins of one architecture for both sets of weights."""
+    config = tiny_config(49408)
+    config["text_cfg"] = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1}
+    shrunk = {"ViT-B-32": config, "ViT-B-32-quickgelu": {**config, "quick_gelu": True}}
+    monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", {**open_clip.factory._MODEL_CONFIGS, **shrunk})
+    rows = {}
+    for seed, tag in enumerate(("openai", "laion2b_s34b_b79k")):
+        torch.manual_seed(seed)
+        state = open_clip.create_model("ViT-B-32").state_dict()
+        path = tmp_path / f"{tag}.safetensors"
+        save_file({key: value.detach().contiguous() for key, value in state.items()}, path)
+        rows[tag] = {"file": str(path), "quick_gelu": tag == "openai"}
+    for name in shrunk:
+        monkeypatch.setitem(pretrained._PRETRAINED, name, rows)
+    return [f"ViT-B-32:{tag}" for tag in ("openai", "laion2b_s34b_b79k")]
+
+
+def test_both_models_called_vit_b_32_have_own_features_labels_and_folders(two_b_32, tmp_path, monkeypatch):
+    """Report 13: "ViT-B/32" is two models, OpenAI's and LAION's."""
+    world = write_world(tmp_path / "world")
+    monkeypatch.chdir(tmp_path)
+    done, folders = [], []
+    for spec in two_b_32:
+        bench = Workbench(
+            load_benchmark("mini-circo", "val", world),
+            profile="mini", encoder=spec, mllm="none", prompts="mini", settings={}, settings_source="",
+            device=torch.device("cpu"), cache_dir=tmp_path / "cache",
+        )  # fmt: skip
+        done.append(run_method(bench, "image-only", {}))
+        folders.append(done[-1].save().name)
+    names = ["ViT-B-32-quickgelu:openai", "ViT-B-32:laion2b_s34b_b79k"]
+    assert [run.record["inputs"]["encoder"]["encoder"] for run in done] == names
+    assert [run.record["inputs"]["encoder"]["activation"] for run in done] == ["QuickGELU", "GELU"]
+    assert all("0 images reused from the cache, 24 computed" in run.record["caches"][0] for run in done)
+    assert done[0].rankings != done[1].rankings
+    assert list(comparison(done).results["method"]) == [f"image-only [{name}]" for name in names]
+    for name, folder in zip(names, folders, strict=True):
+        assert name.replace(":", "-") in folder
 
 
 def test_features_of_two_tags_of_one_architecture_are_never_shared(registry, tmp_path, pictures):

@@ -3,6 +3,7 @@ prefix."""
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,12 @@ from tiny_models import write_tiny_vlm
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor
 
 from cir_utils import shared_prefix
+from cir_utils.agents import Agents
+from cir_utils.benchmarks import load_benchmark
 from cir_utils.device import in_batches
 from cir_utils.errors import InputError
-from cir_utils.mllm import LocalMLLM, Request, VerifyItem, needs_spreading
+from cir_utils.mllm import LocalMLLM, PaddedRepetitionPenalty, Request, VerifyItem, needs_spreading
+from cir_utils.profiles import PACKAGE
 from cir_utils.shared_prefix import split_shared
 
 WORDS = ["a red car", "two dogs on a beach", "x", "the hat is blue and the night is long", "é 🐕 unknown"]
@@ -97,6 +101,50 @@ def test_answers_do_not_depend_on_batch_or_order(folder, mllm, pictures, size):
     assert batched.generate(requests) == alone
     assert batched.generate(requests[::-1]) == alone[::-1]
     assert len({answer.text for answer in alone}) > 10
+
+
+def test_the_mini_vlm_says_the_same_of_every_query_in_any_batch():
+    """Report 20: four queries with clearly different pictures at batch 1, 2 and 4 and in reverse order,
+    compared by query id."""
+    queries = load_benchmark("mini-circo", "test")
+    chosen, seen = [], set()
+    for query in queries.queries:
+        if query.shared_concept not in seen and len(chosen) < 4:
+            seen.add(query.shared_concept)
+            chosen.append(query)
+    assert len(chosen) == 4
+    found = []
+    for size, order in ((1, 1), (2, 1), (4, 1), (4, -1)):
+        agents = Agents(
+            LocalMLLM(PACKAGE / "mini" / "models" / "mini-vlm", batch_tokens=size), prompt_set="mini"
+        )
+        asked = chosen[::order]
+        paths, texts = [queries.image_path(one.reference) for one in asked], [one.text for one in asked]
+        captions, described = agents.caption(paths), agents.selective_cot(paths, texts)
+        found.append(
+            {
+                query.id: (caption.text, target.description)
+                for query, caption, target in zip(asked, captions, described, strict=True)
+            }
+        )
+    assert found[1] == found[2] == found[3] == found[0]
+    assert len(set(found[0].values())) == 4 and all(all(pair) for pair in found[0].values())
+
+
+def test_a_repetition_penalty_is_the_librarys_and_blind_to_padding(folder, mllm, pictures, library):
+    request = Request("describe the picture", (pictures[0],), 12, repetition_penalty=1.3)
+    inputs, model = library[0]((pictures[0],), "describe the picture"), library[1]
+    with torch.inference_mode():
+        tokens = model.generate(**inputs, max_new_tokens=12, do_sample=False, repetition_penalty=1.3)
+    expected = mllm.tokenizer.decode(tokens[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    alone = mllm.generate([request])[0]
+    assert alone.text == expected != mllm.generate([replace(request, repetition_penalty=1.0)])[0].text
+    longer = replace(request, prompt="describe the picture " + "and the beach " * 20)
+    assert mllm.generate([longer, request, replace(request, repetition_penalty=1.0)])[1] == alone
+    ids = torch.tensor([[9, 9, 1, 2], [3, 1, 9, 2]])
+    scores = torch.ones(2, 10)
+    kept = PaddedRepetitionPenalty(2.0, pad_id=9)(ids, scores)
+    assert (kept != 1).nonzero().tolist() == [[0, 1], [0, 2], [1, 1], [1, 2], [1, 3], [1, 9]]
 
 
 def test_the_picture_and_the_order_of_pictures_matter(mllm, pictures):

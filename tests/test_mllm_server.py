@@ -180,6 +180,19 @@ def test_newer_names_of_fields(server: ChatServer) -> None:
         ServerMLLM("server:m").generate([Request("q", (), 31, temperature=0.5)])
 
 
+def test_a_repetition_penalty_is_sent_or_said_to_be_refused(server: ChatServer) -> None:
+    mllm = ServerMLLM("server:m")
+    mllm.generate([Request("q", (), 31, repetition_penalty=1.05)])
+    mllm.generate([Request("other", (), 31)])
+    assert [body.get("repetition_penalty") for body in server.bodies] == [1.05, None]
+    assert mllm.describe()["sent"]["repetition_penalty"] == [1.05]
+    server.refuse = {"repetition_penalty": "Unexpected fields in the request: {'repetition_penalty'}"}
+    strict = ServerMLLM("server:m")
+    assert strict.generate([Request("q", (), 31, repetition_penalty=1.05)])[0].text == "about q"
+    assert strict.describe()["refused_fields"] == ["repetition_penalty"]
+    assert "repetition_penalty" not in strict.describe()["sent"]
+
+
 # --- verification -------------------------------------------------------------------------------------------
 
 

@@ -56,6 +56,24 @@ def test_a_notebook_without_the_tag_is_refused(tmp_path: Path) -> None:
         read_notebook(tmp_path / "01_b.ipynb")
 
 
+def test_a_misspelt_parameter_and_a_missing_tag_stop_before_anything_runs(tmp_path: Path) -> None:
+    """Report 24: papermill would run with the default values."""
+    cell = f"open({str(tmp_path / 'ran')!r}, 'w')"
+    path = write(tmp_path / "00_a.ipynb", cell, parameters='dataset = "circo"\nLIMIT = 5')
+    for given, message in (
+        ({"datset": "cirr"}, "00_a.ipynb has no parameter 'datset'; its parameters are dataset, LIMIT"),
+        ({"LIMIT": "many"}, "parameter LIMIT is 5, so 'many' does not fit; give a value of type int"),
+    ):
+        with pytest.raises(InputError, match=message):
+            execute(read_notebook(path), tmp_path / "done.ipynb", given)
+    untagged = nbformat.read(path, as_version=4)
+    untagged.cells[1].metadata.tags = []
+    nbformat.write(untagged, tmp_path / "01_b.ipynb")
+    with pytest.raises(InputError, match="0 cells are tagged 'parameters'"):
+        execute(read_notebook(tmp_path / "01_b.ipynb"), tmp_path / "done.ipynb", {"dataset": "cirr"})
+    assert not (tmp_path / "ran").exists() and not (tmp_path / "done.ipynb").exists()
+
+
 def test_names_and_kinds_are_checked_against_the_declared_ones(tmp_path: Path) -> None:
     notebook = read_notebook(write(tmp_path / "00_a.ipynb"))
     assert check_parameters(notebook, {"LIMIT": "7", "PROFILE": "5", "SHARE": 1, "SEED": 3}) == {

@@ -60,6 +60,9 @@ def test_the_real_profiles_take_their_values_from_what_was_published() -> None:
     paper, xr = load_profile("paper"), published("xr")
     assert paper.max_tokens == xr["max_tokens"] and paper.encoder in xr["encoders"]
     assert paper.mllm == f"OpenGVLab/{xr['mllm']}-hf"
+    assert paper.repetition_penalty == xr["repetition_penalty"] == {"caption": 1.05}
+    assert paper.sources["repetition_penalty"] == "profiles.toml, paper"
+    assert load_profile("mini").repetition_penalty == {}
     assert load_profile("mini").max_tokens == {} and load_profile("mini").needs == {}
 
 

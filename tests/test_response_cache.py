@@ -38,11 +38,18 @@ KEY = {
         {"max_new_tokens": 9},
         {"temperature": 0.0},
         {"seed": 2},
+        {"repetition_penalty": 1.05},
     ],
 )
 def test_everything_that_decides_the_answer_is_in_the_key(change):
     assert len(answer_key(**KEY)) == 32 and answer_key(**KEY) == answer_key(**KEY)
     assert answer_key(**{**KEY, **change}) != answer_key(**KEY)
+
+
+def test_keys_are_those_of_earlier_versions():
+    """Answers that were published under a key are found again."""
+    assert answer_key(**KEY).hex() == "2918ab69144290886744ae158140edcdb79b932f6438264ac74dba637151d8c4"
+    assert answer_key(**KEY, repetition_penalty=1.0) == answer_key(**KEY)
 
 
 def test_a_greedy_answer_does_not_depend_on_the_seed():

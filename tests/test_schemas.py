@@ -62,6 +62,11 @@ def test_exact_json_is_good(schema, value):
         "```json\n" + as_json(IMAGINED) + "\n```",
         "Sure! Here it is:\n```json\r\n" + as_json(IMAGINED) + "\r\n```\r\nLet me know {if} it helps.",
         as_json({"target_caption": "a draft", "modifications": []}) + "\nBetter:\n" + as_json(IMAGINED),
+        "```json\n"
+        + as_json({"target_caption": "a draft", "modifications": []})
+        + "\n```\nNo, better:\n```\n"
+        + as_json(IMAGINED)
+        + "\n```",
         as_json({"target_caption": "a draft", "modifications": []})
         + as_json(IMAGINED)
         + as_json({"note": "done"}),
@@ -94,6 +99,7 @@ def test_single_quotes_with_a_bracket_and_a_colon_in_a_text_survive():
         ('{ "target_caption": "two do', "stop", "cut"),
         (as_json(IMAGINED) + '\n{"target_caption": "the final', "length", "cut"),
         ("a red red red red red", "length", "cut"),
+        ('{"target_caption": "a red' + " red" * 400, "length", "cut"),
         ("<think>hm, hm", "length", "cut"),
         ("", "stop", "empty"),
         (" \n\t", "stop", "empty"),

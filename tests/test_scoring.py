@@ -303,6 +303,29 @@ def test_exact_scores_do_not_depend_on_neighbours_or_blocks(monkeypatch, device,
     assert torch.equal(exact_scores(A, B), whole)
 
 
+def test_arrays_of_other_kinds_score_alike_or_are_refused(device):
+    """Report 23: float64, views that are not contiguous, a gallery of one image; what is no tensor, or not of
+    unit length, is refused where cosines are meant."""
+    A, B = unit(3, 12, 0).to(device), unit(5, 12, 1).to(device)
+    whole = exact_scores(A, B)
+    strided = B.T.contiguous().T
+    every_second = B.repeat_interleave(2, dim=0)[::2]
+    assert not strided.is_contiguous() and not every_second.is_contiguous()
+    for gallery in (strided, every_second, B.double()):
+        assert torch.equal(exact_scores(A, gallery), whole)
+        assert torch.equal(summed_scores(A, gallery, gallery), summed_scores(A, B, B))
+        assert torch.equal(composed_query(A.T.contiguous().T, A.double(), A), composed_query(A, A, A))
+    assert torch.equal(rank_by(exact_scores(A, strided).T.contiguous().T), rank_by(whole))
+    assert rank_by(exact_scores(A, B[:1])).tolist() == [[0]] * 3
+    assert rank_by(rrf(whole[:, :1], whole[:, :1])).tolist() == [[0]] * 3
+    long = 15 * B
+    for call in (lambda: debiased_scores(A, A, A, long), lambda: summed_scores(A, B, long)):
+        with pytest.raises(InputError, match="row 0 has length 15"):
+            call()
+    with pytest.raises(InputError, match="two tensors"):
+        exact_scores(A.cpu().numpy(), B.cpu().numpy())
+
+
 def test_exact_scores_are_the_same_on_every_device(device):
     A, B = unit(3, 50, 0), unit(97, 50, 1)
     assert torch.equal(exact_scores(A.to(device), B.to(device)).cpu(), exact_scores(A, B))
@@ -326,6 +349,29 @@ def test_ranks_by_hand():
     assert ranks_of(scores).tolist() == [[3, 1, 4, 5, 2]]
     assert rank_by(torch.tensor([[-0.0, 0.0]])).tolist() == [[0, 1]]
     assert reciprocal_ranks(scores, 1).tolist() == [[1 / 4, 1 / 2, 1 / 5, 1 / 6, 1 / 3]]
+
+
+def test_ranks_do_not_depend_on_the_blocks_of_queries(monkeypatch, device):
+    S = (exact_scores(unit(7, 9, 0), unit(40, 9, 1)) * 8).round().to(device)  # with many ties
+    T = S.flip(1)
+    whole = rank_by(S), ranks_of(S), reciprocal_ranks(S), rrf(S, T)
+    assert whole[0].tolist() == [sorted(range(40), key=lambda i, row=row: (-row[i], i)) for row in S.tolist()]
+    assert torch.equal(whole[3], 1 / (60 + ranks_of(S).double()) + 1 / (60 + ranks_of(T).double()))
+    sort, sorted_rows = torch.sort, []
+
+    def counted(scores, **how):
+        sorted_rows.append(len(scores))
+        return sort(scores, **how)
+
+    monkeypatch.setattr(torch, "sort", counted)
+    for rows in (1, 3, 7):
+        monkeypatch.setattr(scoring, "SORT_ELEMENTS", 40 * rows)
+        sorted_rows.clear()
+        blocks = rank_by(S), ranks_of(S), reciprocal_ranks(S), rrf(S, T)
+        assert max(sorted_rows) == rows  # no more than a block is held twice
+        assert all(torch.equal(block, found) for block, found in zip(blocks, whole, strict=True))
+        with pytest.raises(InputError, match="query 6, gallery item 39"):
+            rank_by(torch.cat([S[:6], S[6:].clone().index_fill_(1, torch.tensor([39]).to(device), math.nan)]))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

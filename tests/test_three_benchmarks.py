@@ -302,7 +302,7 @@ def test_metrics_of_a_run_are_those_of_evaluate(fashion: Workbench, cirr: Workbe
     for bench, name in ((fashion, "mini-fashioniq"), (cirr, "mini-cirr")):
         done = run(bench, "image+text")
         path = tmp_path / f"{name}.json"
-        path.write_text(json.dumps(done.rankings))
+        path.write_text(json.dumps(dict(done.rankings)))
         found = evaluate_file(path, name, "val", bench.benchmark.root)
         assert found["metrics"] == done.metrics
         assert found["protocol"] == done.record["protocol"]

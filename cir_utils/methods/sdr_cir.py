@@ -39,6 +39,9 @@ from cir_utils.methods.description_only import describe, with_fallback
 from cir_utils.scoring import composed_query, exact_scores
 from cir_utils.workbench import MethodOutput, Workbench
 
+#: How many queries are looked at together for hints, so that their similarities take little memory.
+HINTED = 128
+
 
 def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     """Rank by ``S_f``; vague queries by ``cos(F_r, x)``."""
@@ -53,7 +56,11 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
         order = bench.order(scores)
     notes = [str(warning.message) for warning in warned]
     with bench.stage("hints"):
-        advice = hints(F_r @ gallery.T, F_d @ gallery.T, order, alpha, beta)
+        advice = [
+            hint
+            for r, d, rows in zip(F_r.split(HINTED), F_d.split(HINTED), order.split(HINTED), strict=True)
+            for hint in hints(r @ gallery.T, d @ gallery.T, rows, alpha, beta)
+        ]
     useful = [hint for hint, is_vague in zip(advice, described.vague, strict=True) if not is_vague]
     for hint, is_vague, trace in zip(advice, described.vague, described.traces, strict=True):
         trace["nearness"] = {

@@ -117,9 +117,11 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     traces = _traces(bench, imagined)
     counts = _counts(imagined) | {"cut_captions": sum(bench.cut(captions))}
     if settings["stages"] == "coarse":
-        shown = torch.zeros_like(S_t).scatter(1, bench.places, fused)
+        whole = fused.shape == S_t.shape  # in gallery order then
+        shown = fused if whole else torch.zeros_like(S_t).scatter(1, bench.places, fused)
         return bench.output(shown, traces, order, counts, subset_order=subset)
 
+    del fused  # (Q, N) tensors are large: what is done with goes, or is written over
     head = order[:, : settings["k_prime"]]
     asked = ask(bench, imagined, sides)
     # One verification serves both rankings: what stands among the k' and in the subset is asked once.
@@ -142,7 +144,7 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
             subset = subset.gather(1, fine(subset).order)
     _add_fine(traces, bench, asked, checked, head, found.order, found.scores, sides)
     # The scores shown in traces are the final ones, for the k' candidates that have them.
-    shown = torch.zeros_like(S_t).scatter(1, head, found.scores)
+    shown = S_t.zero_().scatter_(1, head, found.scores)
     counts["fallbacks"] += sum(answer.fallback for answer in asked.asked)
     counts["questions"] = sum(asked.counts)
     counts["verified_candidates"] = sum(map(len, rows))
