@@ -25,6 +25,8 @@ from cir_utils.errors import InputError
 from cir_utils.files import sha256_file
 from cir_utils.schemas import KINDS
 
+#: The file's name in the cache folder.
+ANSWERS = "answers.sqlite"
 VERSION = 1
 KEY_BYTES = 32
 FINISH_REASONS = ("stop", "length", "refusal")
