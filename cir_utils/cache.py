@@ -202,7 +202,8 @@ def export_answers(folder: Path, file: Path, model: str | None = None) -> Export
         names = sorted({name for table in TABLES for name in counts[table]})
         if model is not None and model not in names:
             raise InputError(
-                f"response cache {path} has nothing of model {model!r}: choose {', '.join(filter(None, names))}"
+                f"response cache {path} has nothing of model {model!r}: choose "
+                + ", ".join(filter(None, names))
                 if any(names)
                 else f"response cache {path} names no model; export all of it, without --model"
             )
@@ -254,7 +255,7 @@ def describe_models(header: dict[str, Any]) -> list[str]:
     rest = {table: header[table] - noted[table] for table in TABLES if header[table] > noted[table]}
     if rest:
         lines.append(
-            f"of models that were not noted: {_listed(rest)} (a run's record names its model under inputs.mllm)"
+            f"of models that were not noted: {_listed(rest)} (a run's record names its model: inputs.mllm)"
         )
     name = next(iter(header["models"]), "MODEL")
     return [*lines, f"replay: cir run METHOD --benchmark BENCHMARK --mllm replay:{name}"]
@@ -504,7 +505,8 @@ def _about(place: Path) -> tuple[dict[str, Any], str, str]:
     mend."""
     try:
         about = json.loads((place / "encoder.json").read_text(encoding="utf-8"))
-        _ = about["encoder"], about["precision"], about["preprocessing"]["name"], about["width"]
+        if not isinstance(about, dict):
+            raise ValueError("it is no JSON object")
     except FileNotFoundError:
         return {}, "it is missing", AGAIN
     except _DAMAGED as error:
@@ -525,11 +527,14 @@ def _survey_features(place: Path) -> dict[str, Any]:
         content[shard.kind].update(shard.content)
         if shard.fault:
             damaged.append(f"{shard.name}: {shard.fault}")
+    preprocessing = about.get("preprocessing")
+    if isinstance(preprocessing, dict):
+        preprocessing = preprocessing.get("name")
     return {
         "folder": place.name,
-        "encoder": about["encoder"] if about else "unknown encoder",
-        "precision": about["precision"] if about else "unknown precision",
-        "preprocessing": about["preprocessing"]["name"] if about else "unknown preprocessing",
+        "encoder": str(about.get("encoder", "unknown encoder")),
+        "precision": str(about.get("precision", "unknown precision")),
+        "preprocessing": str(preprocessing or "unknown preprocessing"),
         "shards": shards,
         "images": len(content["image"]),
         "texts": len(content["text"]),
@@ -605,8 +610,8 @@ def _reason(error: BaseException) -> str:
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(
-            f"cache folder {folder} does not exist: no run has kept anything there; name another with --cache "
-            "or CIR_CACHE"
+            f"cache folder {folder} does not exist: no run has kept anything there; "
+            "name another with --cache or CIR_CACHE"
         )
 
 
