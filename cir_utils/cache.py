@@ -201,11 +201,9 @@ def export_answers(folder: Path, file: Path, model: str | None = None) -> Export
                     counts[table][entry.model] += 1
         names = sorted({name for table in TABLES for name in counts[table]})
         if model is not None and model not in names:
+            held = ", ".join(filter(None, names)) or "none, as it names no model"
             raise InputError(
-                f"response cache {path} has nothing of model {model!r}: choose "
-                + ", ".join(filter(None, names))
-                if any(names)
-                else f"response cache {path} names no model; export all of it, without --model"
+                f"response cache {path} has nothing of model {model!r}: choose {held}; or leave out --model"
             )
         chosen = names if model is None else [model]
         header = {
