@@ -618,4 +618,4 @@ def _listed(counts: dict[str, int]) -> str:
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB"
+    return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{count / 1e3:,.1f} kB"

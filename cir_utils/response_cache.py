@@ -307,7 +307,7 @@ def _clear_errors(path: Path | None) -> Iterator[None]:
 
 def _select(connection: sqlite3.Connection, table: str, keys: Sequence[bytes] | None) -> Iterator[Entry]:
     """Rows of ``table`` with these keys; None: all, in order."""
-    make = StoredAnswer if table == "answers" else StoredVerdict
+    make: Callable[..., Any] = StoredAnswer if table == "answers" else StoredVerdict
     where = "ORDER BY key" if keys is None else f"WHERE key IN ({_marks(len(keys))})"
     model = "model" if _names_models(connection, table) else "NULL"
     names: dict[int | None, str] = {}
@@ -341,7 +341,8 @@ def _values(row: StoredAnswer | StoredVerdict) -> tuple[Any, ...]:
 
 def _blocks(entries: Iterable[Entry]) -> Iterator[tuple[str, dict[bytes, Entry]]]:
     """Entries as blocks of one table, each key at most once a block."""
-    table, block = "", {}
+    table = ""
+    block: dict[bytes, Entry] = {}
     for entry in entries:
         own = "verdicts" if isinstance(entry.row, StoredVerdict) else "answers"
         if block and (own != table or len(block) == _BLOCK or entry.key in block):

@@ -144,7 +144,8 @@ def test_ls_says_what_is_there(folder: Path, cir: Cir) -> None:
     assert code == 0
     assert "  2 answers, 2 verdicts\n  answers by class: 1 good, 1 cut\n" in out
     assert "  of a@1: 2 answers, 1 verdicts\n  of b@1: 1 verdicts\n" in out
-    assert f"features/{features.name}  tiny@1, float32, clip: 3 images, 2 texts in 3 shards, 0.0 MB" in out
+    shown = f"tiny@1, float32, clip: 3 images, 2 texts in 3 shards, {size / 1000:.1f} kB\n"
+    assert f"features/{features.name}  {shown}" in out
     assert bytes_below(folder) == before
 
 
@@ -156,7 +157,9 @@ def test_an_empty_folder_and_none(tmp_path: Path, cir: Cir, monkeypatch: pytest.
     (tmp_path / "none").mkdir()
     assert cir("cache", "ls")[1] == f"{tmp_path / 'none'}\nnothing is kept here yet\n"
     assert cir("cache", "verify")[0] == 0
-    assert "has no answers.sqlite; run a method" in cir("cache", "export", tmp_path / "x.jsonl")[2]
+    assert (
+        "holds no answers (answers.sqlite); run a method" in cir("cache", "export", tmp_path / "x.jsonl")[2]
+    )
     assert list((tmp_path / "none").iterdir()) == []
 
 
