@@ -510,7 +510,7 @@ def _about(place: Path) -> tuple[dict[str, Any], str, str]:
     except _DAMAGED as error:
         return {}, f"it cannot be read ({_reason(error)})", "delete it: the next run writes it anew"
     if sha256_text(json.dumps(about, sort_keys=True))[:16] != place.name:
-        return about, "it belongs to a folder of another name", "delete it: the next run writes it anew"
+        return {}, "it belongs to a folder of another name", "delete it: the next run writes it anew"
     return about, "", ""
 
 

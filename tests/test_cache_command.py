@@ -263,7 +263,8 @@ def test_verify_names_a_wrong_description_of_the_encoder(folder: Path, tmp_path:
     description = next((folder / "features").glob("*/encoder.json"))
     description.write_text(description.read_text().replace("float32", "float16"))
     code, out, _ = cir("cache", "verify", "--cache", folder)
-    assert code == 1 and "encoder.json: it belongs to a folder of another name\n  -> delete it" in out
+    assert code == 1 and "problems: 1" in out
+    assert "encoder.json: it belongs to a folder of another name\n  -> delete it" in out
     description.unlink()
     fill_features(tmp_path, folder)
     assert cir("cache", "verify", "--cache", folder)[0] == 0
