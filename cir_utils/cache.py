@@ -55,6 +55,7 @@ MAX_LINE = 32_000_000
 LISTED = 3
 _ANSWER = {"answer", "text", "finish_reason", "prompt_tokens", "completion_tokens", "class", "agent"}
 _VERDICT = {"verdict", "p_true", "prompt_tokens"}
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # made once: a dumps with options makes one
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
 
 AGAIN = "nothing to do: the next run that needs it computes it again"
@@ -355,7 +356,7 @@ def _as_line(entry: Entry) -> dict[str, Any]:
 
 
 def _line(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
+    return (_ENCODER.encode(value) + "\n").encode("utf-8")
 
 
 def _lines(stream: Any, file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
