@@ -426,16 +426,15 @@ class Agents:
                     rows = self.mllm.verdicts([item for item, _ in block])
                 except Unanswered as error:
                     flat = [key for _, keys in block for key in keys]
-                    self.cache.put_verdicts(
-                        {flat[place]: StoredVerdict(*verdict) for place, verdict in error.answers.items()}
-                    )
+                    came = {flat[place]: StoredVerdict(*verdict) for place, verdict in error.answers.items()}
+                    self.cache.put_verdicts(came, self.mllm.identifier)
                     raise
                 found = {
                     key: StoredVerdict(*verdict)
                     for (_, keys), row in zip(block, rows, strict=True)
                     for key, verdict in zip(keys, row, strict=True)
                 }
-                self.cache.put_verdicts(found)
+                self.cache.put_verdicts(found, self.mllm.identifier)
                 known.update(found)
                 bar.update(len(found))
         self.cost.mllm_calls += len(triples)
@@ -554,14 +553,15 @@ class Agents:
                 except Unanswered as error:
                     came = [(*block[place], answer) for place, answer in error.answers.items()]
                     self.cache.put_answers(
-                        {key: _stored(answer, agent, parse, request) for key, request, answer in came}
+                        {key: _stored(answer, agent, parse, request) for key, request, answer in came},
+                        self.mllm.identifier,
                     )
                     raise
                 found = {
                     key: _stored(answer, agent, parse, request)
                     for (key, request), answer in zip(block, given, strict=True)
                 }
-                self.cache.put_answers(found)
+                self.cache.put_answers(found, self.mllm.identifier)
                 known.update(found)
                 bar.update(len(block))
         answers = [known[key] for key in keys]

@@ -12,6 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -20,7 +21,7 @@ import typer
 from cir_utils import __version__
 from cir_utils.errors import InputError
 from cir_utils.methods import METHODS, get_method, parse_assignments, resolve_settings
-from cir_utils.profiles import check_split, choose, load_profile
+from cir_utils.profiles import check_split, choose, default_cache_dir, load_profile
 
 app = typer.Typer(
     name="cir",
@@ -31,6 +32,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+cache_app = typer.Typer(help="What the cache folder holds, and answers out of it and into another.",
+                        no_args_is_help=True)  # fmt: skip
+app.add_typer(cache_app, name="cache")
 
 BenchmarkOption = Annotated[
     str, typer.Option("--benchmark", "-b", help="Benchmark, for instance mini-circo.")
@@ -52,7 +57,10 @@ JsonOption = Annotated[
 ]
 EncoderOption = Annotated[str | None, typer.Option("--encoder", help="CLIP model, instead of the profile's.")]
 MllmOption = Annotated[
-    str | None, typer.Option("--mllm", help="MLLM, instead of the profile's; server:MODEL asks a server.")
+    str | None,
+    typer.Option(
+        "--mllm", help="MLLM, instead of the profile's: a folder, hub id, server:MODEL or replay:MODEL."
+    ),
 ]
 PrecisionOption = Annotated[
     str | None, typer.Option("--precision", help="CLIP's: float32, bfloat16, or on a GPU float16.")
@@ -427,6 +435,64 @@ def doctor_command(
         print(doctor.describe(profile, checks))
     if not all(check.ok for check in checks):
         raise typer.Exit(1)
+
+
+@cache_app.command("ls")
+def cache_ls_command(cache: CacheOption = None, as_json: JsonOption = False) -> None:
+    """What is kept: answers by class, agent and model, and features by encoder."""
+    from cir_utils import cache as caches
+
+    found = caches.survey(cache or default_cache_dir())
+    print(json.dumps(found, ensure_ascii=False) if as_json else caches.describe_survey(found))
+
+
+@cache_app.command("verify")
+def cache_verify_command(cache: CacheOption = None, as_json: JsonOption = False) -> None:
+    """Read everything that is kept; exit 1 with the name of each file that is damaged, and its mend."""
+    from cir_utils import cache as caches
+
+    folder = cache or default_cache_dir()
+    done = caches.verify(folder)
+    print(json.dumps(asdict(done), ensure_ascii=False) if as_json else caches.describe_verified(folder, done))
+    if done.problems:
+        raise typer.Exit(1)
+
+
+@cache_app.command("export")
+def cache_export_command(
+    file: Annotated[Path, typer.Argument(help="JSON Lines file to write.", metavar="FILE")],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Only the answers of this model, as `cir cache ls` lists it."),
+    ] = None,
+    cache: CacheOption = None,
+) -> None:
+    """Write the MLLM's answers and verdicts to FILE, for others to replay without an MLLM."""
+    from cir_utils import cache as caches
+
+    exported = caches.export_answers(cache or default_cache_dir(), file, model)
+    header = exported.header
+    print(f"{file}: {header['answers']:,} answers, {header['verdicts']:,} verdicts")
+    print("\n".join(caches.describe_models(header)))
+    if exported.left_out:
+        print(f"note: {exported.left_out:,} damaged rows were left out; see `cir cache verify`")
+
+
+@cache_app.command("import")
+def cache_import_command(
+    file: Annotated[Path, typer.Argument(help="What `cir cache export` wrote.", metavar="FILE")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Rows that differ take the place of those that are there.")
+    ] = False,
+    cache: CacheOption = None,
+) -> None:
+    """Take in the answers and verdicts of FILE, all or none."""
+    from cir_utils import cache as caches
+
+    header, merged = caches.import_answers(cache or default_cache_dir(), file, replace)
+    replaced = f", {merged.replaced:,} replaced" if replace else ""
+    print(f"{file}: {merged.new:,} rows new, {merged.there:,} already there{replaced}")
+    print("\n".join(caches.describe_models(header)))
 
 
 @contextlib.contextmanager

@@ -44,6 +44,8 @@ GB = 10**9
 DATA_MODULES = ("pooch", "requests")
 #: An MLLM of this form is served elsewhere: no weights and no GPU are needed here.
 SERVED = "server:"
+#: One of this form is not there at all: its answers are in the response cache.
+REPLAYED = "replay:"
 #: The part of the named memory that counts as enough: machines of 8 GB report less.
 ENOUGH = 0.9
 
@@ -72,7 +74,7 @@ def check(
     chosen = choose(load_profile(profile), encoder=encoder, mllm=mllm)
     checks = [_python(), *_packages(), _try("device", lambda: _device(device), "name another --device")]
     checks += _memory(chosen, device)
-    models = [_encoder(chosen), _mllm(chosen)]
+    models = [_encoder(chosen), _mllm(chosen, cache_dir or default_cache_dir())]
     data = [_data_check(chosen, spec) for spec in chosen.benchmarks.values()]
     checks += [*models, _prompts(chosen), *data]
     if not chosen.shipped:
@@ -186,7 +188,7 @@ def _memory(profile: Profile, device: str) -> list[Check]:
         found = "cannot be told" if have is None else f"{have / GB:.0f} GB, {need:g} GB needed"
         mend = f"run on a machine with {need:g} GB, or name smaller models with --encoder and --mllm"
         checks.append(Check("memory", ok, found, "" if ok else mend))
-    if (need := profile.needs.get("gpu_gb")) and not profile.mllm.startswith(SERVED):
+    if (need := profile.needs.get("gpu_gb")) and not profile.mllm.startswith((SERVED, REPLAYED)):
         have = _gpu_memory(device)
         ok = have >= ENOUGH * need * GB
         found = f"{have / GB:.0f} GB, {need:g} GB needed for {profile.mllm}" if have else "no GPU is here"
@@ -261,7 +263,7 @@ def _encoder(profile: Profile) -> Check:
     return Check(name, False, "its weights are not in the local cache", f"fetch them: {fetch}")
 
 
-def _mllm(profile: Profile) -> Check:
+def _mllm(profile: Profile, cache_dir: Path) -> Check:
     folder = Path(profile.mllm)
     shipped = folder.is_relative_to(profiles.PACKAGE)
     name = f"MLLM {folder.name if shipped else profile.mllm}"
@@ -269,6 +271,8 @@ def _mllm(profile: Profile) -> Check:
         return _folder(name, folder, "config.json", "*.safetensors", "--mllm")
     if profile.mllm.startswith(SERVED):
         return _server(profile.mllm)
+    if profile.mllm.startswith(REPLAYED):
+        return _replay(profile.mllm, cache_dir)
     repo, _, revision = profile.mllm.partition("@")
     if not re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", repo):
         return Check(name, False, "neither a folder nor a hub id", "name a folder or owner/name with --mllm")
@@ -334,6 +338,21 @@ def _server(spec: str) -> Check:
 
     found = _try(f"MLLM {spec}", look, "see docs/servers.md")
     return Check(found.name, True, found.found, mend) if found.ok else found
+
+
+def _replay(spec: str, cache_dir: Path) -> Check:
+    """Whether the response cache has answers of the model; not whether it has all that a run asks for."""
+    from cir_utils.cache import survey
+
+    model = spec.removeprefix(REPLAYED)
+    responses = survey(cache_dir)["responses"] if cache_dir.is_dir() else None
+    models = responses["models"] if responses else {}
+    if model in models:
+        counts = ", ".join(f"{count:,} {table}" for table, count in models[model].items())
+        return Check(f"MLLM {spec}", True, f"{counts} in {cache_dir}")
+    held = ", ".join(name or "models that were not noted" for name in models) or "none"
+    found = f"{cache_dir} has no answers of it; it has those of: {held}"
+    return Check(f"MLLM {spec}", False, found, "cir cache import FILE, or name one of those")
 
 
 def _shipped(folder: Path) -> str:
@@ -435,8 +454,7 @@ def _fetching() -> Check:
 
 
 def _cache(folder: Path) -> Check:
-    from cir_utils.response_cache import ResponseCache
-    from cir_utils.workbench import ANSWERS
+    from cir_utils.response_cache import ANSWERS, ResponseCache
 
     name = "cache"
     try:

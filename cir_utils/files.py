@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from cir_utils.errors import InputError
 
@@ -23,13 +24,20 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
     Missing parent folders are made. The bytes go to a temporary name in the same folder, are flushed to disk,
     and are renamed. The permissions are those of an ordinary new file.
     """
+    with open_atomic(path) as stream:
+        stream.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextmanager
+def open_atomic(path: Path | str) -> Iterator[BinaryIO]:
+    """As :func:`write_atomic`, for what is written piece by piece: nothing is at ``path`` before the block
+    ends, and nothing is left when it raises."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = content.encode("utf-8") if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.chmod(name, 0o666 & ~_umask())

@@ -4,7 +4,8 @@ A row's key is the SHA-256 of everything that decides the answer: the model's id
 the prompt text after filling, the generation settings, and the SHA-256 of the bytes of every picture in
 order. A changed prompt file, picture or model thus never finds a stale answer. Two tables: generated answers,
 and verification probabilities (one row a (prefix, statement) pair). Raw answers are kept with their class, so
-that a cut answer is never taken for a complete one.
+that a cut answer is never taken for a complete one. A third table names the models; a row points to its model
+(NULL in rows that were written before models were noted), for the reader alone: keys decide what is found.
 """
 
 from __future__ import annotations
@@ -22,17 +23,27 @@ from typing import Any, NamedTuple, TypeVar
 
 from cir_utils.errors import InputError
 from cir_utils.files import sha256_file
+from cir_utils.schemas import KINDS
 
-_VERSION = 1
+#: The file's name in the cache folder.
+ANSWERS = "answers.sqlite"
+VERSION = 1
+KEY_BYTES = 32
+FINISH_REASONS = ("stop", "length", "refusal")
 _TABLES = """
 CREATE TABLE IF NOT EXISTS answers (
   key BLOB PRIMARY KEY, text TEXT NOT NULL, finish_reason TEXT NOT NULL, prompt_tokens INTEGER NOT NULL,
-  completion_tokens INTEGER NOT NULL, kind TEXT NOT NULL, agent TEXT NOT NULL
+  completion_tokens INTEGER NOT NULL, kind TEXT NOT NULL, agent TEXT NOT NULL, model INTEGER
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS verdicts (
-  key BLOB PRIMARY KEY, p_true REAL NOT NULL, prompt_tokens INTEGER NOT NULL
+  key BLOB PRIMARY KEY, p_true REAL NOT NULL, prompt_tokens INTEGER NOT NULL, model INTEGER
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS models (id INTEGER PRIMARY KEY, identifier TEXT NOT NULL UNIQUE);
 """
+_COLUMNS = {
+    "answers": "text, finish_reason, prompt_tokens, completion_tokens, kind, agent",
+    "verdicts": "p_true, prompt_tokens",
+}
 _BLOCK = 500
 _BUSY_SECONDS = 60.0
 
@@ -60,6 +71,24 @@ class StoredVerdict(NamedTuple):
 Row = TypeVar("Row", StoredAnswer, StoredVerdict)
 
 
+class Entry(NamedTuple):
+    """A row with its key and its model's identifier ("" where that was not noted)."""
+
+    key: bytes
+    row: StoredAnswer | StoredVerdict
+    model: str
+
+
+@dataclass
+class Merged:
+    """What :meth:`ResponseCache.merge` did: rows that were ``new``, ``there`` already with the same content,
+    or ``replaced``."""
+
+    new: int = 0
+    there: int = 0
+    replaced: int = 0
+
+
 class ResponseCache:
     """The cache in the file ``path`` (made with its folders when absent; ``None`` keeps it in memory).
 
@@ -79,27 +108,60 @@ class ResponseCache:
             pass
 
     def get_answers(self, keys: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
-        """The answers that are there, by key."""
-        columns = "key, text, finish_reason, prompt_tokens, completion_tokens, kind, agent"
-        return self._get("answers", columns, keys, lambda row: StoredAnswer(*row))
+        """The answers that are there, by key; a damaged row (:func:`row_fault`) counts as absent."""
+        return self._get("answers", keys, StoredAnswer)
 
-    def put_answers(self, rows: Mapping[bytes, StoredAnswer]) -> None:
-        """Keep answers; a key that is there already is written anew."""
-        values = (
-            (key, a.text, a.finish_reason, a.prompt_tokens, a.completion_tokens, a.kind, a.agent)
-            for key, a in rows.items()
-        )
-        self._put("INSERT OR REPLACE INTO answers VALUES (?,?,?,?,?,?,?)", values)
+    def put_answers(self, rows: Mapping[bytes, StoredAnswer], model: str = "") -> None:
+        """Keep answers of the model with this identifier; a key that is there already is written anew."""
+        self._put("answers", rows, model)
 
     def get_verdicts(self, keys: Sequence[bytes]) -> dict[bytes, StoredVerdict]:
-        """The verdicts that are there, by key. Tens of thousands a second."""
-        return self._get("verdicts", "key, p_true, prompt_tokens", keys, lambda row: StoredVerdict(*row))
+        """The verdicts that are there, as :meth:`get_answers`. Tens of thousands a second."""
+        return self._get("verdicts", keys, StoredVerdict)
 
-    def put_verdicts(self, rows: Mapping[bytes, StoredVerdict]) -> None:
+    def put_verdicts(self, rows: Mapping[bytes, StoredVerdict], model: str = "") -> None:
         """Keep verdicts in one transaction."""
-        self._put(
-            "INSERT OR REPLACE INTO verdicts VALUES (?,?,?)", ((key, *row) for key, row in rows.items())
-        )
+        self._put("verdicts", rows, model)
+
+    def merge(self, entries: Iterable[Entry], *, replace: bool = False) -> Merged:
+        """Add rows from elsewhere, all of them or (when anything fails, ``entries`` included) none.
+
+        A row that is there with the same content stays; where its model was not noted it is now. One with
+        other content is refused with :class:`InputError`, which counts them, unless ``replace``. A block of
+        rows is in memory at a time."""
+        done, conflicts = Merged(), 0
+        first = ""
+        with self._open() as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for table, block in _blocks(entries):
+                known = {entry.key: entry for entry in _select(connection, table, list(block))}
+                write = []
+                for key, entry in block.items():
+                    old = known.get(key)
+                    if old is None:
+                        done.new += 1
+                    elif old.row == entry.row and (not entry.model or old.model in ("", entry.model)):
+                        done.there += 1
+                        if old.model or not entry.model:
+                            continue
+                    else:
+                        conflicts += 1
+                        first = first or f"{table}, key {key.hex()}"
+                    write.append(entry if entry.model or old is None else entry._replace(model=old.model))
+                _insert(connection, table, write)
+            if conflicts and not replace:
+                raise InputError(
+                    f"{conflicts:,} rows differ from those that the response cache {self.path} holds under "
+                    f"the same key (first: {first}): nothing was taken over; --replace puts the new ones in "
+                    "their place"
+                )
+        done.replaced = conflicts
+        return done
+
+    def models(self) -> list[str]:
+        """The identifiers of the models that have answered, as far as they were noted, sorted."""
+        with self._open() as connection:
+            return [name for (name,) in connection.execute("SELECT identifier FROM models ORDER BY 1")]
 
     def counts(self) -> dict[str, int]:
         """Rows kept: ``{"answers": n, "verdicts": n}``."""
@@ -124,46 +186,35 @@ class ResponseCache:
     ) -> None:
         self.close()
 
-    def _get(
-        self, table: str, columns: str, keys: Sequence[bytes], make: Callable[[Sequence[Any]], Row]
-    ) -> dict[bytes, Row]:
+    def _get(self, table: str, keys: Sequence[bytes], make: Callable[..., Row]) -> dict[bytes, Row]:
         wanted = list(dict.fromkeys(keys))
         found: dict[bytes, Row] = {}
         with self._open() as connection:
             for start in range(0, len(wanted), _BLOCK):
                 block = wanted[start : start + _BLOCK]
-                query = f"SELECT {columns} FROM {table} WHERE key IN ({','.join('?' * len(block))})"
-                for row in connection.execute(query, block):
-                    found[row[0]] = make(row[1:])
+                query = f"SELECT key, {_COLUMNS[table]} FROM {table} WHERE key IN ({_marks(len(block))})"
+                for key, *values in connection.execute(query, block):
+                    row = make(*values)
+                    if not row_fault(row):
+                        found[key] = row
         self.hits += sum(key in found for key in keys)
         self.misses += sum(key not in found for key in keys)
         return found
 
-    def _put(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    def _put(self, table: str, rows: Mapping[bytes, Any], model: str) -> None:
         with self._open() as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(statement, rows)
+            _insert(connection, table, (Entry(key, row, model) for key, row in rows.items()))
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """The connection of this process (a forked child opens its own), with errors turned into one clear
         line."""
-        with self._lock:
-            try:
-                if self._connection is None or self._pid != os.getpid():
-                    self._connection = self._connect()
-                    self._pid = os.getpid()
-                yield self._connection
-            except sqlite3.OperationalError as error:
-                raise InputError(
-                    f"response cache {self.path}: {error}; check that its folder can be written and has "
-                    "room, and that no other program holds the file"
-                ) from None
-            except sqlite3.DatabaseError as error:
-                raise InputError(
-                    f"response cache {self.path} is damaged or no cache ({error}); move it away, "
-                    "a new one is made"
-                ) from None
+        with self._lock, _clear_errors(self.path):
+            if self._connection is None or self._pid != os.getpid():
+                self._connection = self._connect()
+                self._pid = os.getpid()
+            yield self._connection
 
     def _connect(self) -> sqlite3.Connection:
         if self.path is not None:
@@ -180,14 +231,134 @@ class ResponseCache:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, _VERSION):
-            raise InputError(f"response cache {self.path} has format {version}, not {_VERSION}; move it away")
+        if version not in (0, VERSION):
+            raise InputError(f"response cache {self.path} has format {version}, not {VERSION}; move it away")
         connection.execute("BEGIN IMMEDIATE")
         for statement in _TABLES.split(";"):
             connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={_VERSION}")
+        for table in _COLUMNS:
+            if not _names_models(connection, table):  # a file from before models were noted
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN model INTEGER")
+        connection.execute(f"PRAGMA user_version={VERSION}")
         connection.execute("COMMIT")
         return connection
+
+
+def row_fault(row: StoredAnswer | StoredVerdict) -> str:
+    """What is wrong with a row, whatever its key; "" for a sound one."""
+    tokens = [row.prompt_tokens]
+    if isinstance(row, StoredVerdict):
+        if type(row.p_true) is not float or not 0 <= row.p_true <= 1:
+            return "p_true is no number in [0, 1]"
+    else:
+        tokens.append(row.completion_tokens)
+        if type(row.text) is not str or type(row.agent) is not str:
+            return "text or agent is no text"
+        if row.finish_reason not in FINISH_REASONS:
+            return f"finish_reason is none of {', '.join(FINISH_REASONS)}"
+        if row.kind and row.kind not in KINDS:
+            return f"class is none of {', '.join(KINDS)}"
+    if any(type(count) is not int or not 0 <= count < 2**63 for count in tokens):
+        return "a number of tokens is no whole number of 0 or more"
+    return ""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to the cache in ``path`` that changes nothing, in one transaction: all that is read
+    belongs to one moment. Errors as :class:`ResponseCache`, of which this is no part: a file of any format
+    can be looked at."""
+    # A reader of a file in WAL mode needs two files beside it, which a connection that may write removes
+    # again. Where nothing can be written nobody writes now, and the file can be read as it is.
+    writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    mode = "mode=rw" if writable else "mode=ro&immutable=1"
+    with _clear_errors(path):
+        connection = sqlite3.connect(
+            f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=_BUSY_SECONDS, isolation_level=None
+        )
+        try:
+            connection.execute("PRAGMA query_only=ON")
+            connection.execute("BEGIN")
+            yield connection
+        finally:
+            connection.close()
+
+
+def stored(connection: sqlite3.Connection, table: str) -> Iterator[Entry]:
+    """All rows of ``table`` ("answers" or "verdicts") in order of their keys, damaged ones included, read one
+    by one. Of a file from before models were noted they have none."""
+    yield from _select(connection, table, None)
+
+
+@contextmanager
+def _clear_errors(path: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise InputError(
+            f"response cache {path}: {error}; check that its folder can be written and has "
+            "room, and that no other program holds the file"
+        ) from None
+    except sqlite3.DatabaseError as error:
+        raise InputError(
+            f"response cache {path} is damaged or no cache ({error}); move it away, a new one is made"
+        ) from None
+
+
+def _select(connection: sqlite3.Connection, table: str, keys: Sequence[bytes] | None) -> Iterator[Entry]:
+    """Rows of ``table`` with these keys; None: all, in order."""
+    make: Callable[..., Any] = StoredAnswer if table == "answers" else StoredVerdict
+    where = "ORDER BY key" if keys is None else f"WHERE key IN ({_marks(len(keys))})"
+    model = "model" if _names_models(connection, table) else "NULL"
+    names: dict[int | None, str] = {}
+    if model == "model":
+        names = dict(connection.execute("SELECT id, identifier FROM models"))
+    query = f"SELECT key, {model}, {_COLUMNS[table]} FROM {table} {where}"
+    for key, number, *values in connection.execute(query, keys or ()):
+        yield Entry(key, make(*values), names.get(number, ""))
+
+
+def _insert(connection: sqlite3.Connection, table: str, entries: Iterable[Entry]) -> None:
+    """Write rows, in the place of those with the same key. Call it inside a transaction."""
+    entries = list(entries)
+    numbers: dict[str, int | None] = {"": None}
+    for model in {entry.model for entry in entries} - {""}:
+        connection.execute("INSERT OR IGNORE INTO models (identifier) VALUES (?)", [model])
+        found = connection.execute("SELECT id FROM models WHERE identifier = ?", [model])
+        numbers[model] = found.fetchone()[0]
+    columns = f"key, {_COLUMNS[table]}, model"
+    connection.executemany(
+        f"INSERT OR REPLACE INTO {table} ({columns}) VALUES ({_marks(columns.count(',') + 1)})",
+        ((entry.key, *_values(entry.row), numbers[entry.model]) for entry in entries),
+    )
+
+
+def _values(row: StoredAnswer | StoredVerdict) -> tuple[Any, ...]:
+    if isinstance(row, StoredVerdict):
+        return tuple(row)
+    return row.text, row.finish_reason, row.prompt_tokens, row.completion_tokens, row.kind, row.agent
+
+
+def _blocks(entries: Iterable[Entry]) -> Iterator[tuple[str, dict[bytes, Entry]]]:
+    """Entries as blocks of one table, each key at most once a block."""
+    table = ""
+    block: dict[bytes, Entry] = {}
+    for entry in entries:
+        own = "verdicts" if isinstance(entry.row, StoredVerdict) else "answers"
+        if block and (own != table or len(block) == _BLOCK or entry.key in block):
+            yield table, block
+            block = {}
+        table, block[entry.key] = own, entry
+    if block:
+        yield table, block
+
+
+def _names_models(connection: sqlite3.Connection, table: str) -> bool:
+    return any(column[1] == "model" for column in connection.execute(f"PRAGMA table_info({table})"))
+
+
+def _marks(count: int) -> str:
+    return ",".join("?" * count)
 
 
 def answer_key(

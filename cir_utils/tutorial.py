@@ -26,9 +26,9 @@ from cir_utils.experiments import compare_experiments
 from cir_utils.files import write_json_atomic
 from cir_utils.profiles import default_cache_dir, load_profile
 from cir_utils.report import Link, write_report
-from cir_utils.response_cache import ResponseCache
+from cir_utils.response_cache import ANSWERS, ResponseCache
 from cir_utils.runs import Run, find_runs, load_run
-from cir_utils.workbench import ANSWERS, annotation_hashes
+from cir_utils.workbench import annotation_hashes
 
 MARK = "tutorial.json"
 WORK = "work"

@@ -31,14 +31,15 @@ from cir_utils.files import MANIFEST, sha256_file, verify_manifest
 from cir_utils.methods import SETTINGS, SettingValue
 from cir_utils.metrics import LazyRankings
 from cir_utils.mllm import MLLM, LocalMLLM
+from cir_utils.mllm_replay import PREFIX as REPLAY
+from cir_utils.mllm_replay import ReplayMLLM, identifier_of
 from cir_utils.mllm_server import PREFIX as SERVER
 from cir_utils.mllm_server import ServerMLLM, check_spec, read_settings
 from cir_utils.profiles import PACKAGE, check_split, choose, default_cache_dir, load_profile
 from cir_utils.prompts import DOMAINS, SLOTS, load_prompt
-from cir_utils.response_cache import ResponseCache
+from cir_utils.response_cache import ANSWERS, ResponseCache
 from cir_utils.scoring import rank_by
 
-ANSWERS = "answers.sqlite"
 #: How many of a query's first results its trace shows with their scores.
 TRACE_TOP = 10
 
@@ -176,13 +177,16 @@ class Workbench:
             return self.whole.agents
         with self.stage("loading models"):
             mllm: MLLM
+            cache = ResponseCache(self.cache_dir / ANSWERS)
             if self.mllm_spec.startswith(SERVER):
                 mllm = ServerMLLM(self.mllm_spec)
+            elif self.mllm_spec.startswith(REPLAY):
+                mllm = ReplayMLLM(self.mllm_spec, cache.models())
             else:
                 mllm = LocalMLLM(self.mllm_spec, self.device)
             return Agents(
                 mllm,
-                ResponseCache(self.cache_dir / ANSWERS),
+                cache,
                 self.prompts,
                 self.domain,
                 temperature=self.temperature,
@@ -474,6 +478,8 @@ def open_workbench(
     if used.mllm.startswith(SERVER):  # wrong settings show before anything long starts
         check_spec(used.mllm)
         read_settings()
+    if used.mllm.startswith(REPLAY):
+        identifier_of(used.mllm)
     if chosen.shipped:
         folders = [
             spec.root if root is None else None,
