@@ -61,6 +61,8 @@ FEATURE_BYTES = 512_000_000
 #: Patches of one pass of the vision tower.
 PASS_PATCHES = 16_384
 _HASHED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
+#: Records that may lie beside a model and decide no answer.
+_RECORDS = ("figures.json", "training.json")
 _SENTINEL = "\u2063TEXT\u2063"
 
 
@@ -648,7 +650,8 @@ def _load(folder: Path, dtype: torch.dtype | None, spread: bool = False) -> tupl
 
 def _folder_hash(folder: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted({path for pattern in _HASHED for path in folder.glob(pattern)}):
+    hashed = {path for pattern in _HASHED for path in folder.glob(pattern) if path.name not in _RECORDS}
+    for path in sorted(hashed):
         digest.update(f"{path.name} {sha256_file(path)}\n".encode())
     return digest.hexdigest()[:16]
 
