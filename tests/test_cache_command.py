@@ -577,7 +577,7 @@ def test_a_run_is_replayed_from_an_export_without_the_mllm(
     def unwanted(*_: Any) -> None:
         raise AssertionError("the MLLM was loaded")
 
-    monkeypatch.setattr(workbench, "LocalMLLM", unwanted)
+    monkeypatch.setattr(workbench.LocalMLLM, "__init__", unwanted)
     file, there = tmp_path / "answers.jsonl", tmp_path / "there"
     assert cir("cache", "export", file, "--cache", tmp_path / "here", "--model", model)[0] == 0
     code, out, _ = cir("cache", "import", file, "--cache", there)
