@@ -113,7 +113,7 @@ def test_the_benchmark_in_ten_lines_is_read(tmp_path: Path, monkeypatch: pytest.
     assert len(entry.splitlines()) + len(table.splitlines()) <= 10
     added = eval(f"{{{entry}}}", {"Entry": benchmarks.Entry})
     (name,) = added
-    monkeypatch.setattr(benchmarks, "BENCHMARKS", benchmarks.BENCHMARKS | added)
+    monkeypatch.setitem(benchmarks.BENCHMARKS, name, added[name])
     monkeypatch.setenv("CIR_DATA", str(tmp_path))
     (tmp_path / "profiles.toml").write_text(f"{profiles.PROFILES_FILE.read_text(encoding='utf-8')}\n{table}")
     monkeypatch.setattr(profiles, "_table", lambda: tomllib.loads((tmp_path / "profiles.toml").read_text()))
