@@ -26,6 +26,8 @@ Gallery = Literal["original", "union"]
 
 #: What stands in for an empty or blank modification text (X^R's choice); the protocol counts it.
 EMPTY_TEXT = "the same image"
+#: What a reader's own folder of pictures is called; no registry has it (see ``cir_utils.own_images``).
+OWN = "own-images"
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,8 @@ class Benchmark:
 
     @property
     def family(self) -> Family:
-        """The benchmark whose layout, protocol and metrics this one follows."""
-        return BENCHMARKS[self.name].family
+        """The benchmark whose protocol and metrics this one follows: CIRCO's for a folder of one's own."""
+        return "circo" if self.name == OWN else BENCHMARKS[self.name].family
 
     @property
     def parts(self) -> dict[str, Benchmark]:

@@ -143,21 +143,30 @@ class Workbench:
         parts = {}
         for category, part in self.benchmark.parts.items():
             own = tuple(query for query in part.queries if query.id in kept)
-            parts[category] = Workbench(
-                dataclasses.replace(part, queries=own),
-                profile=self.profile,
-                encoder=self.encoder_spec,
-                mllm=self.mllm_spec,
-                prompts=self.prompts,
-                settings=self.settings,
-                settings_source=self.settings_source,
-                device=self.device,
-                cache_dir=self.cache_dir,
-                precision=self.precision,
-                preprocessing=self.preprocessing,
-                whole=self,
-            )
+            parts[category] = self.sharing(dataclasses.replace(part, queries=own))
         return parts
+
+    def sharing(self, benchmark: Benchmark) -> Workbench:
+        """A workbench of another ``benchmark``, whose gallery is this one's or a part of it, with the models,
+        features and accounts of this one."""
+        return Workbench(
+            benchmark,
+            profile=self.profile,
+            encoder=self.encoder_spec,
+            mllm=self.mllm_spec,
+            prompts=self.prompts,
+            settings=self.settings,
+            settings_source=self.settings_source,
+            device=self.device,
+            cache_dir=self.cache_dir,
+            precision=self.precision,
+            preprocessing=self.preprocessing,
+            temperature=self.temperature,
+            seed=self.seed,
+            max_tokens=self.max_tokens,
+            sources=self.sources,
+            whole=self if self.whole is None else self.whole,
+        )
 
     @cached_property
     def encoder(self) -> ClipEncoder:
@@ -413,9 +422,9 @@ class Workbench:
         with their hashes. No paths of this machine."""
         found: dict[str, Any] = {}
         found["annotations"] = annotation_hashes(self.benchmark)
-        if "encoder" in self.__dict__:
+        if "encoder" in self._made:
             found["encoder"] = self.encoder.describe()
-        if "agents" in self.__dict__:
+        if "agents" in self._made:
             found["mllm"] = self.agents.mllm.identifier
             if self._server is not None:
                 found["server"] = self._server.describe()
@@ -427,15 +436,20 @@ class Workbench:
         return found
 
     @property
+    def _made(self) -> Mapping[str, Any]:
+        """What was made so far, by whoever makes the models."""
+        return (self.whole or self).__dict__
+
+    @property
     def _server(self) -> ServerMLLM | None:
-        mllm = self.agents.mllm if "agents" in self.__dict__ else None
+        mllm = self.agents.mllm if "agents" in self._made else None
         return mllm if isinstance(mllm, ServerMLLM) else None
 
     def _classes_so_far(self) -> Counter[str]:
-        return self.agents.classes.copy() if "agents" in self.__dict__ else Counter()
+        return self.agents.classes.copy() if "agents" in self._made else Counter()
 
     def _cost_so_far(self) -> dict[str, int]:
-        if "agents" not in self.__dict__:
+        if "agents" not in self._made:
             return dataclasses.asdict(Cost())
         return dataclasses.asdict(self.agents.cost)
 

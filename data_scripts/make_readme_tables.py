@@ -17,11 +17,15 @@ methods of a benchmark, its ablations and paired tests, or the headline metric o
 
     <!-- summary: mini-circo-test mini-cirr-test mini-fashioniq-test -->
     <!-- end of table -->
+
+The last cell of a table row that begins with a link to a notebook gets its minutes, from
+``results/notebooks.json`` (``data_scripts.execute_notebooks --fresh``).
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -33,7 +37,7 @@ from cir_utils import compare
 from cir_utils.benchmarks import BENCHMARKS
 from cir_utils.errors import InputError
 from cir_utils.experiments import METHODS, load_experiments, pairs_among, run_experiments
-from cir_utils.files import write_atomic
+from cir_utils.files import read_json, write_atomic
 from cir_utils.runs import Run, find_runs
 from cir_utils.tables import comparison
 from cir_utils.workbench import open_workbench
@@ -47,6 +51,8 @@ MINI = tuple(name for name, entry in BENCHMARKS.items() if entry.shipped)
 MARKS = re.compile(
     r"(<!-- (table|ablations|summary): ([a-z0-9 -]+?) -->\n).*?(<!-- end of table -->)", re.DOTALL
 )
+#: A row of the table of notebooks: all but the last cell, and the notebook's name.
+ROW = re.compile(r"^(\| \[[^]]*\]\(notebooks/(\w+)\.ipynb\) \|.*\|)[^|\n]*\|$", re.MULTILINE)
 LABELS = tuple(experiment.label for experiment in METHODS)
 PERCENT = "Percent, with 95 % bootstrap intervals over queries."
 
@@ -64,7 +70,14 @@ def filled(text: str, results: Path = RESULTS) -> str:
         groups = [records(name, results) for name in match[3].split()]
         return f"{match[1]}\n{parts[match[2]](groups)}\n{match[4]}"
 
-    return MARKS.sub(part, text)
+    return ROW.sub(lambda row: f"{row[1]} {minutes(row[2], results)} |", MARKS.sub(part, text))
+
+
+def minutes(notebook: str, results: Path = RESULTS) -> str:
+    """Whole minutes that a notebook took, rounded up; "not measured" without a record of it."""
+    path = results / "notebooks.json"
+    found = read_json(path, "record of the notebooks") if path.exists() else {}
+    return str(math.ceil(found[notebook]["seconds"] / 60)) if notebook in found else "not measured"
 
 
 def records(name: str, results: Path = RESULTS) -> list[Run]:

@@ -14,6 +14,11 @@ from data_scripts.execute_notebooks import faults
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NAMES = [path.stem for path in sorted(FOLDER.glob("[0-9]*.ipynb"))]
+#: How the first cell of every notebook ends.
+SHEETS = (
+    "\n\nWords are explained in the [glossary](../docs/glossary.md), signs on the [notation sheet]"
+    "(../docs/notation.md)."
+)
 #: Enough for every figure and check cell; the committed outputs use the notebooks' own numbers.
 FEW = {"LIMIT": 8, "WHOLE": 0}
 
@@ -24,8 +29,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def test_there_are_notebooks_00_to_07():
-    assert [name[:2] for name in NAMES] == ["00", "01", "02", "03", "04", "05", "06", "07"]
+def test_there_are_notebooks_00_to_07_and_11():
+    assert [name[:2] for name in NAMES][:8] == ["00", "01", "02", "03", "04", "05", "06", "07"]
+    assert "11_your_own_images" in NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -42,6 +48,7 @@ def test_committed_form(name: str):
     assert all(cell.execution_count for cell in code), "commit it executed"
     assert max(len(cell.source.splitlines()) for cell in code) <= 30
     assert node.cells[0].source.startswith("# ")
+    assert node.cells[0].source.endswith(SHEETS), "the first cell ends with the links to both sheets"
 
 
 @pytest.mark.notebook

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import nbformat
@@ -22,6 +23,7 @@ def write(path: Path, *cells: str) -> None:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(execute_notebooks, "ROOT", tmp_path)
     monkeypatch.setattr(execute_notebooks, "WORK", tmp_path / "work")
+    monkeypatch.setattr(execute_notebooks, "RECORD", tmp_path / "results" / "notebooks.json")
     return tmp_path / "notebooks"
 
 
@@ -31,6 +33,19 @@ def test_outputs_are_written_back(place: Path) -> None:
     node = nbformat.read(place / "00_a.ipynb", as_version=4)
     assert len(node.cells) == 2 and node.cells[1].outputs[0].text == "3\n"
     assert set(node.metadata) == {"kernelspec", "language_info"}
+    assert not execute_notebooks.RECORD.exists()
+
+
+def test_a_fresh_run_has_no_cache_and_keeps_its_seconds(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CIR_CACHE", str(place / "usual"))
+    execute_notebooks.RECORD.parent.mkdir()
+    execute_notebooks.RECORD.write_text('{"00_a": {"seconds": 5}, "07_z": {"seconds": 6}}')
+    write(place / "00_a.ipynb", "import os; print(os.environ['CIR_CACHE'].endswith('/usual'), N)")
+    assert execute_notebooks.main(["--fresh"]) == 0
+    assert nbformat.read(place / "00_a.ipynb", as_version=4).cells[1].outputs[0].text == "False 3\n"
+    kept = json.loads(execute_notebooks.RECORD.read_text())
+    assert kept["07_z"] == {"seconds": 6} and 0 < kept["00_a"]["seconds"] != 5
+    assert kept["00_a"]["machine"]["cores"] >= 1
 
 
 def test_one_failure_leaves_all_as_they_were(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,6 +98,17 @@ def test_the_summary_has_one_column_a_benchmark(results: Path) -> None:
     assert filled(text, results) == text
 
 
+def test_rows_of_notebooks_get_their_minutes(tmp_path: Path) -> None:
+    row = "| [00 Start](notebooks/00_start_here.ipynb) | the task | {} |"
+    text = f"| notebook | learn | minutes |\n|---|---|---|\n{row.format('')}\n| other | x | 7 |\n"
+    assert row.format("not measured") in filled(text, tmp_path)
+    for seconds, told in ((61.0, "2"), (60.0, "1"), (3.0, "1")):
+        (tmp_path / "notebooks.json").write_text(f'{{"00_start_here": {{"seconds": {seconds}}}}}')
+        made = filled(text, tmp_path)
+        assert row.format(told) in made and "| other | x | 7 |" in made
+        assert filled(made, tmp_path) == made
+
+
 def test_a_mark_without_records_is_named(tmp_path: Path, benches: dict[str, Workbench]) -> None:
     for kind in ("table", "ablations", "summary"):
         with pytest.raises(
