@@ -137,21 +137,26 @@ class Workbench:
         parts = {}
         for category, part in self.benchmark.parts.items():
             own = tuple(query for query in part.queries if query.id in kept)
-            parts[category] = Workbench(
-                dataclasses.replace(part, queries=own),
-                profile=self.profile,
-                encoder=self.encoder_spec,
-                mllm=self.mllm_spec,
-                prompts=self.prompts,
-                settings=self.settings,
-                settings_source=self.settings_source,
-                device=self.device,
-                cache_dir=self.cache_dir,
-                precision=self.precision,
-                preprocessing=self.preprocessing,
-                whole=self,
-            )
+            parts[category] = self.sharing(dataclasses.replace(part, queries=own))
         return parts
+
+    def sharing(self, benchmark: Benchmark) -> Workbench:
+        """A workbench of ``benchmark`` (other queries, or a gallery within this one's) whose models, features
+        and accounts are this one's."""
+        return Workbench(
+            benchmark,
+            profile=self.profile,
+            encoder=self.encoder_spec,
+            mllm=self.mllm_spec,
+            prompts=self.prompts,
+            settings=self.settings,
+            settings_source=self.settings_source,
+            device=self.device,
+            cache_dir=self.cache_dir,
+            precision=self.precision,
+            preprocessing=self.preprocessing,
+            whole=self,
+        )
 
     @cached_property
     def encoder(self) -> ClipEncoder:
