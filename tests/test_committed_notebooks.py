@@ -24,8 +24,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def test_there_are_notebooks_00_to_07():
-    assert [name[:2] for name in NAMES] == ["00", "01", "02", "03", "04", "05", "06", "07"]
+def test_there_are_notebooks_00_to_08():
+    assert [name[:2] for name in NAMES] == ["00", "01", "02", "03", "04", "05", "06", "07", "08"]
 
 
 @pytest.mark.parametrize("name", NAMES)
