@@ -317,7 +317,7 @@ class Explorer:
     def __init__(self, benches: Sequence[Workbench]) -> None:
         self.benches = {bench.benchmark.name: bench for bench in benches}
         self.picked: int | None = None
-        self._own: tuple[Any, str] | None = None
+        self._own: Workbench | None = None
         self._evidence: dict[tuple[Any, ...], Any] = {}
         self._quiet = False
         wide = widgets.Layout(width="420px")
@@ -376,12 +376,13 @@ class Explorer:
         query = bench.queries[self.query.value]
         part = bench.parts[query.category]
         own: Evidence | None = None
-        if self._own is not None:
-            reference, text = self._own
+        mine = self._own
+        if mine is not None:
+            asked = mine.queries[0]
             own = self._kept(
-                (bench.benchmark.name, query.category, reference, text, method),
-                f"asking about “{text}” for {method}",
-                lambda: gather_part(one_query(part, reference, text), method),
+                (bench.benchmark.name, query.category, asked.reference, asked.text, method),
+                f"asking about “{asked.text}” for {method}",
+                lambda: gather_part(mine, method),
             )
         evidence = self._kept(
             (bench.benchmark.name, method),
@@ -490,10 +491,16 @@ class Explorer:
         """Search with the reference and the text as they stand in the fields."""
         bench = self.benches[self.benchmark.value]
         query = bench.queries[self.query.value]
-        named = {str(image): image for image in bench.parts[query.category].benchmark.gallery}
+        part = bench.parts[query.category]
+        named = {str(image): image for image in part.benchmark.gallery}
         reference = named.get(self.reference.value.strip(), self.reference.value)
         same = reference == query.reference and self.text.value == query.text
-        self._own, self.picked = None if same else (reference, self.text.value), None
+        try:
+            own = None if same else one_query(part, reference, self.text.value)
+        except InputError as error:
+            self.status.value = f"<p role='alert'>{_text(error)}</p>"
+            return
+        self._own, self.picked = own, None
         self.update()
 
     def _use(self) -> None:

@@ -319,6 +319,6 @@ def test_another_query_text_reference_and_benchmark(
 
 def test_a_split_without_answers_has_rankings_and_no_metric(tmp_path: Path, tiny_clip: Path) -> None:
     world = write_world(tmp_path / "world", hidden=("test",))
-    bench = open_bench(world, tiny_clip, tmp_path / "cache", "test", benchmark="mini-circo")
+    bench = open_bench(world, tiny_clip, tmp_path / "cache", "test", benchmark="circo")
     side = Explorer([bench]).sides[0]
     assert "no public answers" in side.head.value and len(Pictures(side.strip.value).images) == 12
