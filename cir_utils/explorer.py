@@ -67,7 +67,8 @@ STYLE = """<style>
 .cir-strip .picked { outline: 3px double currentColor; outline-offset: 1px; }
 .cir-strip figcaption { font-weight: bold; text-align: center; }
 .cir table { border-collapse: collapse; font-size: 12px; margin: 0; }
-.cir td, .cir th { padding: 0 5px; text-align: left; vertical-align: top; background: none; }
+.cir td, .cir th { padding: 1px 5px; line-height: 1.6; text-align: left;
+  vertical-align: top; background: none; }
 .cir td.num { text-align: right; font-variant-numeric: tabular-nums; }
 .cir sub, .cir sup { line-height: 0; font-size: 75%; }
 </style>"""
