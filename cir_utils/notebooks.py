@@ -29,6 +29,7 @@ from cir_utils.profiles import PACKAGE
 
 KERNEL = "python3"
 TAG = "parameters"
+WIDGET = "application/vnd.jupyter.widget-view+json"
 NAME = re.compile(r"\d\d_[a-z0-9_]+\.ipynb")
 #: nbconvert's page, but pictures keep the alternative text that `plots.figure_alt` gave them.
 WITH_ALT = """{%- extends 'index.html.j2' -%}
@@ -177,13 +178,16 @@ def execute(
 
 
 def clean(node: NotebookNode) -> NotebookNode:
-    """``node`` without papermill's notes, widget state and execution times, its kernel named ``python3``."""
+    """``node`` without papermill's notes, widgets (their state and the outputs that stood for it, which show
+    nothing without a kernel) and execution times, its kernel named ``python3``."""
     for key in ("papermill", "widgets"):
         node.metadata.pop(key, None)
     node.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": KERNEL}
     for cell in node.cells:
         for key in ("papermill", "execution"):
             cell.metadata.pop(key, None)
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
     return node
 
 

@@ -155,7 +155,13 @@ def test_a_cell_that_hangs_is_ended(tmp_path: Path) -> None:
 def test_clean_drops_what_differs_from_run_to_run() -> None:
     node = nbformat.v4.new_notebook(metadata={"widgets": {"x": 1}, "papermill": {"duration": 3}})
     node.cells = [nbformat.v4.new_code_cell("1", metadata={"papermill": {}, "execution": {}, "tags": ["a"]})]
+    shown = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "VBox()"}
+    node.cells[0].outputs = [
+        nbformat.v4.new_output("display_data", data=shown),
+        nbformat.v4.new_output("display_data", data={"text/plain": "kept"}),
+    ]
     node = clean(node)
+    assert [output.data for output in node.cells[0].outputs] == [{"text/plain": "kept"}]
     assert set(node.metadata) == {"kernelspec"}
     assert node.cells[0].metadata == {"tags": ["a"]}
 
