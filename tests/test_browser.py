@@ -134,8 +134,11 @@ def test_the_explorer_in_jupyterlab(chromium: Any, lab: str, shots: Path) -> Non
     seen = Seen(page).watch()
     page.goto(f"{lab}/lab/tree/08_explorer.ipynb?token={TOKEN}")
     page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for(timeout=120_000)
+    # What is run before the kernel answers is lost.
+    page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(timeout=120_000)
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    page.get_by_text("[*]:").first.wait_for(timeout=60_000)
     explorer = page.locator(".cir-explorer")
     side = explorer.locator(".cir-side").first
     side.locator(".cir-strip figure").nth(11).wait_for(timeout=900_000)
