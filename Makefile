@@ -1,7 +1,7 @@
 # Plain pip and one virtual environment. `make help` lists the verbs.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup tutorial lab notebooks data test lint lock clean
+.PHONY: help setup tutorial lab notebooks data test bench lint lock clean
 
 # The first of these that runs and is Python 3.11 or newer; PYTHON=... overrides.
 PYTHON ?= $(shell for p in python3.11 python3 python; do \
@@ -40,6 +40,9 @@ data: setup  ## Draw the mini benchmarks anew, byte by byte as shipped
 
 test: setup  ## Run the tests, notebooks included
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+bench: setup  ## Time scoring against what it replaces (about 15 minutes)
+	@$(PY) -m benchmarks.bench
 
 lint: setup  ## Check style and types
 	@$(PY) -m ruff check .
