@@ -3,8 +3,8 @@
 Random features of unit length at CIRCO's size (800 queries, 123,403 x 768 float32) are written once to a
 temporary folder. Then the contenders run in turn, several rounds of all of them: one process each, which
 reads the features into memory, prepares what a contender builds once for a gallery (an index, a rounded
-copy), runs once to warm up and then for the clock. A ratio is the median over the rounds of the ratio within a round.
-From the folder of the checkout::
+copy), runs once to warm up and then for the clock. A ratio is the median over the rounds of the ratio within
+a round. From the folder of the checkout::
 
     python -m benchmarks.bench                  # or: make bench
     python -m benchmarks.bench --queries 80 --gallery 10000 --rounds 1   # a quick look

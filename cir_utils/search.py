@@ -18,8 +18,8 @@ values are exact in float32. A sum of `D` float32 terms in any order, with or wi
 off by at most `g sum|w'_i x'_i| <= g|w'||x'|`, `g = D u/(1 - D u)` (Higham, Accuracy and Stability of
 Numerical Algorithms, 3.1), with `u` = 2**-24 for rounding to nearest and 2**-22 for matrix units, which may
 cut instead of round and align a few bits short. Where the result is stored in 16 bits it is off by
-`v|w'||x'|(1 + g)` more (`v` = 2**-8 for bfloat16, 2**-11 for float16). What underflows adds at most
-`(4 D + 1)` times the smallest normal number (of float16 results: the spacing of the subnormal ones). The
+`v|w'||x'|(1 + g)` more (`v` = 2**-8 for bfloat16, 2**-11 for float16). Values that underflow add at most
+`4 D 2**-126` (float32 sums, flushed to zero) and the spacing of the smallest values of the result. The
 float64 score itself is off by `(ceil(log2 D) + 1) 2**-53 |w||x|`. The sum of all is taken 0.1 % larger, for
 the rounding of the bound itself. Queries are scaled by powers of two to lengths of at most 1, which changes
 no significand, so that no value overflows.
@@ -64,7 +64,8 @@ RRF_SCORES = 1 << 25
 PENDING = 1 << 22
 #: The result of a 16-bit product is rounded to nearest: half a unit in the last place.
 OUTPUT_ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-SMALLEST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-24}
+#: The spacing of the smallest values of a result.
+SMALLEST = {torch.float32: 2.0**-149, torch.bfloat16: 2.0**-133, torch.float16: 2.0**-24}
 _STORED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _NUMPY = {torch.float64: "<f8", torch.float32: "<f4", torch.float16: "<f2", torch.bfloat16: "<i2"}
 
@@ -116,7 +117,7 @@ def map_features(path: Path | str, name: str = "features") -> MappedFeatures:
         raise InputError(f"{path}: expected a safetensors file; write features with safetensors.torch")
     entry = header.get(name)
     if entry is None:
-        have = ", ".join(key for key in header if key != "__metadata__")
+        have = ", ".join(key for key in sorted(header) if key != "__metadata__")
         raise InputError(f"{path}: no tensor {name!r} in it; it holds {have or 'nothing'}")
     dtype, shape = _STORED.get(entry["dtype"]), tuple(entry["shape"])
     if dtype is None or len(shape) != 2 or 0 in shape:
@@ -267,7 +268,8 @@ def _rounded(
 
 def _check_lengths(name: str, rows: Tensor) -> None:
     """`check_rows`, done quickly where nothing is amiss."""
-    off = (torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32) - 1).abs().max()
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    off = (torch.linalg.vector_norm(rows, dim=1, dtype=wide) - 1).abs().max()
     if not float(off) <= LENGTH_TOLERANCE[rows.dtype] / 2:
         check_rows(name, rows)
 
@@ -296,7 +298,7 @@ class _Scan:
         bound = self.length * residual + self.residual * norm
         bound = bound + (grow + out * (1 + grow)) * rounded * norm
         bound = bound + (width.bit_length() + 1) * 2.0**-53 * self.length * (norm + residual)
-        return bound * 1.001 + (4 * width + 1) * SMALLEST[dtype]
+        return bound * 1.001 + 4 * width * 2.0**-126 + SMALLEST[dtype]
 
 
 def _queries(W: Tensor, gallery: Gallery) -> Tensor:
@@ -377,7 +379,7 @@ def _below(values: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype == torch.float64:
         return values
     unit = max(OUTPUT_ROUNDING[dtype], 2.0**-24)
-    return (values - 2 * unit * values.abs() - 2 * SMALLEST[dtype]).to(dtype)
+    return (values - 2 * unit * values.abs() - 2.0**-120 - 2 * SMALLEST[dtype]).to(dtype)
 
 
 def _peaks(S: Tensor, group: int, positive: bool) -> Tensor:
@@ -522,6 +524,8 @@ class _Best:
 
     def _settle(self) -> None:
         """Score what is pending exactly, and keep the best `k`."""
+        if not self.pending:
+            return
         queries, items, upper = (torch.cat(column) for column in zip(*self.pending, strict=True))
         self.pending = []
         inside = upper >= self.floor[queries]

@@ -431,7 +431,7 @@ def test_wrong_input_says_how_to_mend_it():
         topk(rows[0], gallery, 1)
     with pytest.raises(InputError, match="row 1 holds NaN or infinity"):
         topk(torch.stack([rows[0], rows[0] * math.inf]), gallery, 1)
-    with pytest.raises(InputError, match="gallery part 1: row 0 has length 2"):
+    with pytest.raises(InputError, match="gallery part 1: row .* has length 2"):
         prepare_gallery(rows * 2)
     with pytest.raises(InputError, match=r"gallery part 2: shape \(5, 16\) where \(20, 16\)"):
         prepare_gallery(rows, rows[:5])
