@@ -55,9 +55,9 @@ from cir_utils.scoring import (
 #: Queries that are scanned together.
 QUERIES = 1024
 #: Scores of a block, on the CPU (they stay in its caches) and on a GPU (they keep it busy).
-CPU_SCORES, CUDA_SCORES = 1 << 22, 1 << 28
+CPU_SCORES, CUDA_SCORES = 1 << 23, 1 << 28
 #: Scores of one group: of every group the largest is looked at first.
-GROUP = 64
+GROUP = 32
 #: Scores that `rrf_topk` holds at a time, of both lists: as many again are sorted.
 RRF_SCORES = 1 << 25
 #: Items in question that are kept before they are scored exactly; many only where many rows are alike.
@@ -767,14 +767,17 @@ def _rrf_row(lists: _Lists, k: int, kappa: float) -> np.ndarray:
     while True:
         high, low = _fused(first, kappa), _fused(last, kappa)
         order = np.lexsort((items, -low, -high))
-        unsure = _unsure(high[order], low[order], k)
+        unsure, run = _unsure(high[order], low[order], k)
         if not unsure.any():
             return items[order[:k]]
-        chosen = order[unsure]
-        # Where both ranks are open, the one that moves the fused score most.
+        chosen, run = order[unsure], run[unsure]
+        # Of every run, what moves the fused score most: an open rank in a head keeps those beside it unsure
+        # whose own rank far down the other list does not matter once it is known.
         width = 1 / (kappa + first[:, chosen]) - 1 / (kappa + last[:, chosen])
+        most = np.zeros(run[-1] + 1)
+        np.maximum.at(most, run, width.max(axis=0))
         for side in (0, 1):
-            here = chosen[(width[side] > 0) & (width[side] >= width[1 - side])]
+            here = chosen[(width[side] > 0) & (width[side] >= most[run] / 8)]
             head = lists.window(side, items[here])[0] >= edge[side]
             for some, among in ((here[head], heads[side]), (here[~head], None)):
                 if len(some):
@@ -785,12 +788,12 @@ def _fused(ranks: np.ndarray, kappa: float) -> np.ndarray:
     return 1 / (kappa + ranks[0].astype(np.float64)) + 1 / (kappa + ranks[1].astype(np.float64))
 
 
-def _unsure(high: np.ndarray, low: np.ndarray, k: int) -> np.ndarray:
+def _unsure(high: np.ndarray, low: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Which items, sorted by falling upper bound, are not exact and share a run of overlapping bounds that
-    begins before place `k`."""
+    begins before place `k`; and the number of every item's run."""
     lowest = np.minimum.accumulate(low)
     begins = np.append(True, lowest[:-1] > high[1:])  # strictly below all before it
     starts = np.flatnonzero(begins)
     run = np.cumsum(begins) - 1
     size = np.diff(np.append(starts, len(high)))
-    return (size[run] > 1) & (starts[run] < k) & (low < high)
+    return (size[run] > 1) & (starts[run] < k) & (low < high), run
