@@ -14,7 +14,7 @@ import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -443,10 +443,10 @@ class Explorer:
         self.search.on_click(lambda _: self._search())
         self.use.on_click(lambda _: self._use())
         for name, slider in self.sliders.items():
-            slider.observe(self._heard(lambda name=name: self.update(name)), names="value")
+            slider.observe(self._heard(partial(self.update, name)), names="value")
         for side in self.sides:
             side.method.observe(self._heard(self.update), names="value")
-            side.pick.observe(self._heard(lambda side=side: self._pick(side)), names="value")
+            side.pick.observe(self._heard(partial(self._pick, side)), names="value")
 
     def _heard(self, what: Callable[[], None]) -> Callable[[Any], None]:
         """``what`` as an observer that does nothing while the explorer itself sets values."""
