@@ -135,8 +135,9 @@ def test_the_explorer_in_jupyterlab(chromium: Any, lab: str, shots: Path) -> Non
     seen = Seen(page).watch()
     page.goto(f"{lab}/lab/tree/08_explorer.ipynb?token={TOKEN}")
     page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for(timeout=120_000)
-    # What is run before the kernel answers is lost.
-    page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(timeout=120_000)
+    # Asked to run before the kernel is there, JupyterLab asks for a kernel instead.
+    kernel = "window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel"
+    page.wait_for_function(f"() => {kernel}?.status === 'idle'", timeout=120_000)
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
     page.get_by_text("[*]:").first.wait_for(timeout=60_000)
     explorer = page.locator(".cir-explorer")
