@@ -109,6 +109,7 @@ def lab(tmp_path: Path) -> Iterator[str]:
     }
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
     command += [f"--port={port}", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}"]
+    command += ["--LabApp.expose_app_in_browser=True"]  # its commands, run by name
     with open(tmp_path / "lab.log", "wb") as log:
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     address = f"http://127.0.0.1:{port}"
@@ -134,10 +135,10 @@ def test_the_explorer_in_jupyterlab(chromium: Any, lab: str, shots: Path) -> Non
     seen = Seen(page).watch()
     page.goto(f"{lab}/lab/tree/08_explorer.ipynb?token={TOKEN}")
     page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for(timeout=120_000)
-    # What is run before the kernel answers is lost.
-    page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(timeout=120_000)
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    # Asked to run before the kernel is there, JupyterLab asks for a kernel instead.
+    kernel = "window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel"
+    page.wait_for_function(f"() => {kernel}?.status === 'idle'", timeout=120_000)
+    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
     page.get_by_text("[*]:").first.wait_for(timeout=60_000)
     explorer = page.locator(".cir-explorer")
     side = explorer.locator(".cir-side").first
