@@ -426,10 +426,9 @@ class Workbench:
             found["encoder"] = self.encoder.describe()
         if "agents" in self._made:
             found["mllm"] = self.agents.mllm.identifier
-            if self._server is not None:
-                found["server"] = self._server.describe()
-            elif isinstance(self.agents.mllm, LocalMLLM):
-                found["local_mllm"] = self.agents.mllm.describe()
+            describe = getattr(self.agents.mllm, "describe", None)  # a replay has nothing to tell
+            if describe is not None:
+                found["server" if self._server else "local_mllm"] = describe()
             prompts = [load_prompt(self.prompts, name, self.domain) for name in SLOTS]
             found["prompts"] = {prompt.label.partition("/")[2]: prompt.sha256 for prompt in prompts}
             found["prompt_set"] = self.prompts

@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,13 +123,14 @@ def make_small_and_slow() -> None:
         time.sleep(REPLACE_SECONDS)
         replace(old, new)
 
-    def slow_put(self: ResponseCache, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        def slow_rows() -> Iterable[Sequence[Any]]:
-            for row in rows:
+    class SlowRows(dict[bytes, Any]):
+        def items(self) -> Iterator[tuple[bytes, Any]]:  # type: ignore[override]
+            for row in super().items():
                 time.sleep(ROW_SECONDS)
                 yield row
 
-        put(self, statement, slow_rows())
+    def slow_put(self: ResponseCache, table: str, rows: Mapping[bytes, Any], model: str) -> None:
+        put(self, table, SlowRows(rows), model)
 
     os.replace = slow_replace
     ResponseCache._put = slow_put  # type: ignore[method-assign]

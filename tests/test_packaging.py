@@ -102,7 +102,7 @@ def imported(folder):
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.split(".")[0])
-    own = {"cir_utils", "data_scripts"} | {path.stem for path in (ROOT / "tests").glob("*.py")}
+    own = {"cir_utils", "data_scripts", "benchmarks"} | {path.stem for path in (ROOT / "tests").glob("*.py")}
     return found - set(sys.stdlib_module_names) - own
 
 
