@@ -142,7 +142,7 @@ def mapped_array(array: np.memmap) -> MappedFeatures:
             "expected a whole np.memmap (rows, D) of floating-point numbers in C order; map that part of the "
             "file itself"
         )
-    return MappedFeatures(Path(array.filename), array.offset, (array.shape[0], array.shape[1]), dtype)
+    return MappedFeatures(Path(str(array.filename)), array.offset, (array.shape[0], array.shape[1]), dtype)
 
 
 Features = Tensor | MappedFeatures
@@ -740,8 +740,8 @@ class _Lists:
         values = self.low[side] if among is None else self.low[side, among]
         if len(items) <= 4:
             inside = np.zeros(len(values), dtype=bool)
-            for low, high in zip(down, up, strict=True):
-                inside |= (values >= low) & (values <= high)
+            for begin, end in zip(down, up, strict=True):
+                inside |= (values >= begin) & (values <= end)
         else:  # in some window: more windows begin at or below the value than end below it
             inside = np.searchsorted(np.sort(down), values, "right") > np.searchsorted(np.sort(up), values)
         near = np.flatnonzero(inside)
@@ -770,7 +770,7 @@ def _rrf_row(lists: _Lists, k: int, kappa: float) -> np.ndarray:
             first[side] = 1 + lists.above(side, up)
             last[side] = lists.above(side, np.nextafter(down, np.float32(-np.inf)))
             beyond = np.nextafter(np.float32(edge[side] + 2 * lists.error[side]), np.float32(np.inf))
-            outside += 1 / (kappa + 1 + lists.above(side, beyond))
+            outside += float(1 / (kappa + 1 + lists.above(side, beyond)))
         # Rounded division and addition are monotone, so these bounds hold for the rounded scores too.
         high, low = _fused(first, kappa), _fused(last, kappa)
         cut = np.partition(low, len(low) - k)[len(low) - k]  # the union holds at least `top >= k` items
