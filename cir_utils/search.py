@@ -652,16 +652,27 @@ def rrf_topk(C_t: Tensor, C_v: Tensor, gallery: Gallery, k: int, kappa: float = 
             ordered = _sorted_rows(S).view(len(some), 2, n)
             S, errors = S.view(len(some), 2, n), error.view(-1, 2).cpu().numpy()
             exact = scan.exact.view(len(some), 2, -1)
-            for row in range(len(some)):
-                lists = _Lists(
-                    S[row].cpu().numpy(), ordered[row].cpu().numpy(), errors[row], exact[row], gallery
-                )
+
+            def one(
+                row: int,
+                start: int = start,
+                some: Tensor = some,
+                S: Tensor = S,
+                ordered: Tensor = ordered,
+                errors: np.ndarray = errors,
+                exact: Tensor = exact,
+            ) -> None:
+                low, rising = S[row].cpu().numpy(), ordered[row].cpu().numpy()
+                lists = _Lists(low, rising, errors[row], exact[row], gallery)
                 best = torch.from_numpy(_rrf_row(lists, k, kappa))
                 items[start + row] = best
                 rescored[start + row] = lists.rescored
                 rows = gallery.rows(best.to(device))
                 for side in (0, 1):
                     sums[start + row, side] = _tree_sum((rows * some[row, side]).T)
+
+            with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+                list(pool.map(one, range(len(some))))
     items, sums = items.to(device), sums.to(device)
     return CoarseTopK(items, sums[:, 0], sums[:, 1], rescored.to(device))
 
@@ -727,9 +738,13 @@ class _Lists:
         look in the whole gallery)."""
         down, up = self.window(side, items)
         values = self.low[side] if among is None else self.low[side, among]
-        # In some window: more windows begin at or below the value than end below it.
-        begun = np.searchsorted(np.sort(down), values, "right")
-        near = np.flatnonzero(begun > np.searchsorted(np.sort(up), values, "left"))
+        if len(items) <= 4:
+            inside = np.zeros(len(values), dtype=bool)
+            for begin, end in zip(down, up, strict=True):
+                inside |= (values >= begin) & (values <= end)
+        else:  # in some window: more windows begin at or below the value than end below it
+            inside = np.searchsorted(np.sort(down), values, "right") > np.searchsorted(np.sort(up), values)
+        near = np.flatnonzero(inside)
         near = near if among is None else among[near]  # rising
         order = near[np.argsort(-self.exact(side, near), kind="stable")]
         place = np.empty(len(near), dtype=np.int64)
