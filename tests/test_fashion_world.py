@@ -11,6 +11,7 @@ from cir_utils.schemas import Questions, SelectiveCoT, TextImagination, VisionIm
 from data_scripts import texts_fashion as texts
 from data_scripts.draw import OBJECT_COLOURS
 from data_scripts.draw_fashion import draw_garment, second_colour
+from data_scripts.training_texts_fashion import training_text
 from data_scripts.world import COLOURS, STYLES, UNSPOKEN, Edit
 from data_scripts.world_fashion import (
     CATEGORIES,
@@ -277,7 +278,7 @@ def test_held_out_wordings_never_occur_in_training():
         assert held
         trained = " | ".join(
             [*texts.relative_captions(rng, garment, edit)]
-            + [texts.modification_text(rng, garment, edit, training=bool(i % 2)) for i in range(4)]
+            + [write(rng, garment, edit) for write in (texts.modification_text, training_text) for _ in "12"]
         )
         for wording in held:
             assert wording not in trained, (wording, trained)
