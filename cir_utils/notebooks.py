@@ -197,12 +197,18 @@ def write_notebook(node: NotebookNode, path: Path) -> None:
 
 
 def to_html(path: Path, output: Path) -> None:
-    """An executed notebook as one HTML file that asks nothing of the network: scripts from elsewhere are left
-    out."""
+    """A notebook, or a sheet of Markdown, as one HTML file that asks nothing of the network: scripts from
+    elsewhere are left out. Links to other notebooks and sheets lead to their HTML."""
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, raw_template=WITH_ALT)
-    body, _ = exporter.from_filename(str(path))
+    if path.suffix == ".md":
+        cell = nbformat.v4.new_markdown_cell(path.read_text(encoding="utf-8"))
+        node = nbformat.v4.new_notebook(cells=[cell], metadata={"title": path.stem})
+    else:
+        node = nbformat.read(path, as_version=4)
+    body, _ = exporter.from_notebook_node(node, {"metadata": {"name": path.stem}})
+    body = re.sub(r'(<a\b[^>]*?href="(?!\w+:)[^"#]*?)\.(?:ipynb|md)(?=["#])', r"\1.html", body)
     write_atomic(output, without_foreign_scripts(body))
 
 

@@ -3,6 +3,7 @@
 The work folder ``out`` (default ``report``) gets
 
 * ``notebooks/``: the executed notebooks, as ``.ipynb`` and as HTML;
+* ``docs/``: the glossary and the notation sheet as HTML, where the notebooks link to them;
 * ``work/``: what the notebooks write, each run's folder in ``work/runs/`` (notebooks run in ``out``, with
   ``WORK = "work"``);
 * ``index.html``: the report;
@@ -33,6 +34,8 @@ from cir_utils.workbench import annotation_hashes
 MARK = "tutorial.json"
 WORK = "work"
 REPORT = "index.html"
+#: Sheets that every notebook links to, in the folder ``docs`` beside that of the notebooks.
+SHEETS = ("glossary.md", "notation.md")
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,10 @@ def run_tutorial(
         nb.to_html(executed, executed.with_suffix(".html"))
         links.append(Link(notebook.title, f"notebooks/{notebook.name}.html", seconds))
         print(f"      {seconds:.1f} s", file=sys.stderr, flush=True)
+    for sheet in SHEETS:
+        source = chosen[0].path.parent.parent / "docs" / sheet
+        if source.is_file():
+            nb.to_html(source, (out / "docs" / sheet).with_suffix(".html"))
     seconds = time.perf_counter() - began
     cached = cache_line(before, cache_state(cache), cache.name)
     runs = [load_run(path, whole=True) for path in find_runs(out / WORK / "runs")]

@@ -136,6 +136,20 @@ def test_a_notebook_runs_under_our_interpreter_whatever_kernel_it_names(
     assert not [line for line in html.split("<script")[1:] if line.split(">")[0].count("http")]
 
 
+def test_exported_pages_link_to_exported_pages(tmp_path: Path) -> None:
+    sheet = tmp_path / "glossary.md"
+    sheet.write_text(
+        "# Words\n\n[next](01_b.ipynb), [part](../notebooks/02_c.ipynb#goal), [signs](notation.md), "
+        "[paper](https://example.org/a.md), [here](#words)\n"
+    )
+    to_html(sheet, tmp_path / "glossary.html")
+    page = (tmp_path / "glossary.html").read_text()
+    assert "<title>glossary</title>" in page
+    for address in ("01_b.html", "../notebooks/02_c.html#goal", "notation.html", "https://example.org/a.md"):
+        assert f'href="{address}"' in page
+    assert 'href="#words"' in page and "ipynb" not in page.partition("<body")[2]
+
+
 def test_a_failing_cell_is_named_and_the_copy_kept(tmp_path: Path) -> None:
     path = write(tmp_path / "00_a.ipynb", "1 / 0")
     with pytest.raises(
