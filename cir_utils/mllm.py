@@ -51,6 +51,8 @@ from cir_utils.schemas import parse_truth
 SMALL_BYTES = 1_000_000_000
 #: Tokens of one batch of whole prompts: its longest prompt and answer times its rows.
 BATCH_TOKENS = 16_384
+#: Answers that a model which is not small works out before they are kept: what a kill can cost.
+LARGE_BLOCK = 64
 #: The share of a device's free memory that weights may take; the rest is for activations.
 WEIGHTS_SHARE = 0.8
 #: Tokens that a generated True/False answer may take, and the probability that stands for an unclear one.
@@ -180,6 +182,8 @@ class LocalMLLM:
         self.tokenizer = self.processor.tokenizer
         self.tokenizer.padding_side = "left"
         self.batch_tokens = batch_tokens
+        if weights >= SMALL_BYTES:
+            self.block = LARGE_BLOCK
         self.identifier = f"{name}@{version}/{str(self.model.dtype).removeprefix('torch.')}"
         self.shares_prefix = shared_prefix.supported(self.model)
         self.usage = Usage()

@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 import torch
 
 from cir_utils import __version__, compare
-from cir_utils.benchmarks import BENCHMARKS, Benchmark, Family, ImageId, Query
+from cir_utils.benchmarks import BENCHMARKS, OWN, Benchmark, Family, ImageId, Query
 from cir_utils.device import peak_bytes
 from cir_utils.errors import InputError
 from cir_utils.evaluation import KS, query_values, score_rankings
@@ -210,7 +210,12 @@ def run_method(
     metrics, per_query = measure(bench.benchmark, bench.queries, output.rankings, output.subsets)
     notes = [*bench.benchmark.notes, *output.notes]
     if not per_query:
-        notes.append(f"the answers of split {bench.benchmark.split} are not public: rankings, but no metrics")
+        what = (
+            "no targets are marked"
+            if bench.benchmark.name == OWN
+            else (f"the answers of split {bench.benchmark.split} are not public")
+        )
+        notes.append(f"{what}: rankings, but no metrics")
     cost = bench.cost() | {"seconds": round(seconds, 3)}
     protocol = bench.benchmark.protocol.as_dict() | {"queries": len(bench.queries)}
     overrides = {name: value for name, value in settings.items() if value != bench.usual(name)}

@@ -362,6 +362,12 @@ def test_verification_is_halved_until_memory_holds_it(mllm, pictures, monkeypatc
     assert max(tried) > 1 and tried.count(1) >= len(pictures)
 
 
+def test_large_models_keep_their_answers_more_often(folder, mllm, monkeypatch):
+    monkeypatch.setattr("cir_utils.mllm.SMALL_BYTES", 1)
+    assert LocalMLLM(folder).block == 64
+    assert not hasattr(mllm, "block")  # the agents' own blocks
+
+
 def test_one_item_too_large_is_told(folder, pictures, monkeypatch):
     client = LocalMLLM(folder)
     limited, _ = short_of_memory(0, client._generate)
