@@ -56,7 +56,8 @@ STYLE = """<style>
 .cir { font: 14px/1.4 system-ui, sans-serif; }
 .cir h4 { margin: .5em 0 .2em; } .cir p { margin: .2em 0; }
 .cir dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 .8em; margin: .2em 0; }
-.cir dt { font-weight: bold; } .cir dd { margin: 0; }
+.cir dt, .cir dd { float: none; width: auto; margin: 0; }
+.cir dt { font-weight: bold; white-space: nowrap; }
 .cir-strip { display: flex; flex-wrap: wrap; gap: 6px; }
 .cir-strip figure { margin: 0; width: 112px; }
 .cir-strip img { box-sizing: border-box; width: 112px; height: 112px; object-fit: contain;
@@ -430,7 +431,7 @@ class Explorer:
             value=None,
             description="why here?",
             tooltips=[f"Why is the picture of rank {number} here?" for number in range(1, SHOWN + 1)],
-            style={"button_width": "2.6em"},
+            style={"button_width": "3.4em"},
         )
         pick.add_class("cir-pick")
         box = widgets.VBox([head, strip, pick], layout=widgets.Layout(flex="1 1 480px", min_width="0"))
