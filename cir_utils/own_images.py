@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from cir_utils.benchmarks import BENCHMARKS, EMPTY_TEXT, OWN, Benchmark, ImageId, Protocol, Query
-from cir_utils.device import resolve_device
-from cir_utils.encoder import LOCAL, check_choices
 from cir_utils.errors import InputError
 from cir_utils.layouts.common import EXTENSIONS
-from cir_utils.profiles import PACKAGE, choose, default_cache_dir, load_profile
-from cir_utils.workbench import Workbench, verify_shipped
+from cir_utils.profiles import PACKAGE, choose, load_profile
+from cir_utils.workbench import Workbench, check_used, workbench_of
 
 
 def open_folder(
@@ -41,28 +39,8 @@ def open_folder(
     chosen = load_profile(profile)
     used = choose(chosen, **choices)
     near = next(spec for name, spec in chosen.benchmarks.items() if BENCHMARKS[name].family == "circo")
-    where = resolve_device(device)
-    check_choices(used.precision, used.preprocessing, where)
-    if chosen.shipped:
-        own = (used.encoder == chosen.encoder, Path(chosen.encoder.removeprefix(LOCAL)))
-        verify_shipped([path for same, path in (own, (used.mllm == chosen.mllm, Path(chosen.mllm))) if same])
-    return Workbench(
-        folder_benchmark(folder, limit),
-        profile=profile,
-        encoder=used.encoder,
-        mllm=used.mllm,
-        prompts=used.prompts,
-        temperature=used.temperature,
-        seed=used.seed,
-        max_tokens=used.max_tokens,
-        sources=used.sources,
-        settings=near.settings,
-        settings_source=near.settings_source,
-        device=where,
-        cache_dir=Path(cache_dir) if cache_dir is not None else default_cache_dir(),
-        precision=used.precision,
-        preprocessing=used.preprocessing,
-    )
+    where = check_used(chosen, used, device)
+    return workbench_of(folder_benchmark(folder, limit), used, near, where, cache_dir)
 
 
 def folder_benchmark(folder: Path | str, limit: int | None = None) -> Benchmark:

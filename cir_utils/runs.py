@@ -210,11 +210,8 @@ def run_method(
     metrics, per_query = measure(bench.benchmark, bench.queries, output.rankings, output.subsets)
     notes = [*bench.benchmark.notes, *output.notes]
     if not per_query:
-        what = (
-            "no targets are marked"
-            if bench.benchmark.name == OWN
-            else (f"the answers of split {bench.benchmark.split} are not public")
-        )
+        hidden = f"the answers of split {bench.benchmark.split} are not public"
+        what = "no targets are marked" if bench.benchmark.name == OWN else hidden
         notes.append(f"{what}: rankings, but no metrics")
     cost = bench.cost() | {"seconds": round(seconds, 3)}
     protocol = bench.benchmark.protocol.as_dict() | {"queries": len(bench.queries)}

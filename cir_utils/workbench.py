@@ -35,7 +35,15 @@ from cir_utils.mllm_replay import PREFIX as REPLAY
 from cir_utils.mllm_replay import ReplayMLLM, identifier_of
 from cir_utils.mllm_server import PREFIX as SERVER
 from cir_utils.mllm_server import ServerMLLM, check_spec, read_settings
-from cir_utils.profiles import PACKAGE, check_split, choose, default_cache_dir, load_profile
+from cir_utils.profiles import (
+    PACKAGE,
+    BenchmarkSpec,
+    Profile,
+    check_split,
+    choose,
+    default_cache_dir,
+    load_profile,
+)
 from cir_utils.prompts import DOMAINS, SLOTS, load_prompt
 from cir_utils.response_cache import ANSWERS, ResponseCache
 from cir_utils.scoring import rank_by
@@ -164,6 +172,7 @@ class Workbench:
             temperature=self.temperature,
             seed=self.seed,
             max_tokens=self.max_tokens,
+            repetition_penalty=self.repetition_penalty,
             sources=self.sources,
             whole=self if self.whole is None else self.whole,
         )
@@ -486,6 +495,14 @@ def open_workbench(
     )  # fmt: skip
     spec = chosen.benchmark(benchmark)
     split = check_split(spec, split)
+    where = check_used(chosen, used, device, [spec.root] if root is None else [])
+    found = load_benchmark(benchmark, split, root or spec.root, **options)
+    return workbench_of(found, used, spec, where, cache_dir, limit)
+
+
+def check_used(chosen: Profile, used: Profile, device: str, data: Sequence[Path] = ()) -> torch.device:
+    """The device of the models that are ``used`` of the ``chosen`` profile, after all checks that need no
+    model: their choices, servers' settings, and the checksums of what ships (``data`` folders too)."""
     where = resolve_device(device)
     check_choices(used.precision, used.preprocessing, where)
     if used.mllm.startswith(SERVER):  # wrong settings show before anything long starts
@@ -494,15 +511,28 @@ def open_workbench(
     if used.mllm.startswith(REPLAY):
         identifier_of(used.mllm)
     if chosen.shipped:
-        folders = [
-            spec.root if root is None else None,
-            Path(chosen.encoder.removeprefix(LOCAL)) if encoder is None else None,
-            Path(chosen.mllm) if mllm is None else None,
-        ]
-        verify_shipped([folder for folder in folders if folder is not None])
+        folders = [*data]
+        if used.encoder == chosen.encoder:
+            folders.append(Path(chosen.encoder.removeprefix(LOCAL)))
+        if used.mllm == chosen.mllm:
+            folders.append(Path(chosen.mllm))
+        verify_shipped(folders)
+    return where
+
+
+def workbench_of(
+    benchmark: Benchmark,
+    used: Profile,
+    spec: BenchmarkSpec,
+    device: torch.device,
+    cache_dir: Path | str | None = None,
+    limit: int | None = None,
+) -> Workbench:
+    """The workbench of a loaded ``benchmark`` with the models and choices ``used`` and the settings of
+    ``spec``."""
     return Workbench(
-        load_benchmark(benchmark, split, root or spec.root, **options),
-        profile=profile,
+        benchmark,
+        profile=used.name,
         encoder=used.encoder,
         mllm=used.mllm,
         prompts=used.prompts,
@@ -513,7 +543,7 @@ def open_workbench(
         sources=used.sources,
         settings=spec.settings,
         settings_source=spec.settings_source,
-        device=where,
+        device=device,
         cache_dir=Path(cache_dir) if cache_dir is not None else default_cache_dir(),
         precision=used.precision,
         preprocessing=used.preprocessing,

@@ -154,3 +154,11 @@ def test_settings_are_those_of_the_profiles_circo(folder: Path, tmp_path: Path) 
     assert isinstance(mini.benchmark, Benchmark) and mini.queries == ()
     with pytest.raises(InputError, match="unknown prompt set"):
         open_folder(folder, prompts="none")
+
+
+def test_a_folder_and_its_queries_take_every_choice_of_the_profile(tmp_path: Path) -> None:
+    draw_pictures(tmp_path / "phone", {100: "100.png", 107: "107.png"})
+    bench = open_folder(tmp_path / "phone", "laptop", cache_dir=tmp_path / "cache")
+    whole, penalty = bench.choices(), load_profile("laptop").repetition_penalty
+    assert penalty and whole["repetition_penalty"]["value"] == penalty
+    assert with_queries(bench, [("100.png", "make it blue")]).choices() == whole
