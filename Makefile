@@ -46,7 +46,7 @@ test: setup  ## Run the tests, notebooks included
 chaos: setup  ## Kill runs at 50 random moments; they must end as if nothing had happened
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 CIR_CHAOS_KILLS=$(KILLS) $(PY) -m pytest tests/test_chaos.py -s $(PYTEST_ARGS)
 
-bench: setup  ## Time scoring against what it replaces (about 15 minutes)
+bench: setup  ## Time scoring against what it replaces
 	@$(PY) -m benchmarks.bench
 
 lint: setup  ## Check style and types
