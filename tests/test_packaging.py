@@ -7,13 +7,14 @@ import os
 import re
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
 import pytest
 import yaml
 from packaging.markers import Marker
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -69,6 +70,21 @@ def test_cuda_libraries_stay_on_the_platforms_that_have_them():
     others = [Requirement(line) for line in LOCK_LINES if not line.startswith(("nvidia", "cuda", "triton"))]
     assert all(requirement.marker is None for requirement in others)
     assert Marker(make_lock.CUDA_MARKER) == cuda[0].marker
+
+
+def test_every_locked_package_takes_the_first_python_that_the_project_takes():
+    """Debian 12's Python is 3.11.2: a package that wants 3.11.5 ends `make tutorial` before it begins."""
+    oldest = next(iter(SpecifierSet(PROJECT["project"]["requires-python"]))).version
+    refusing, read = {}, 0
+    for line in LOCK_LINES:
+        try:
+            wanted = distribution(line.split("==")[0]).metadata.get("Requires-Python")
+        except PackageNotFoundError:
+            continue  # of another platform
+        read += 1
+        if wanted and f"{oldest}.0" not in SpecifierSet(wanted):
+            refusing[line] = wanted
+    assert refusing == {} and read > 100
 
 
 def test_lock_says_how_it_was_made():
