@@ -37,11 +37,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Method:
-    """Where a method's function lives (``module:function``) and the settings that it reads."""
+    """Where a method's function lives (``module:function``) and the settings that it reads; ``trained`` ones
+    need weights that belong to the run's encoder."""
 
     where: str
     about: str
     settings: tuple[str, ...] = ()
+    trained: bool = False
 
 
 SETTINGS: dict[str, Setting] = {
@@ -63,6 +65,13 @@ SETTINGS: dict[str, Setting] = {
     ),
     "vision": Setting(str, "X^R: agents that look at pictures", choices=("on", "off"), default="on"),
     "text": Setting(str, "X^R: agents that read captions", choices=("on", "off"), default="on"),
+    "inversion": Setting(
+        str,
+        "where a picture's pseudo-word comes from: the trained network, or an optimisation for every picture",
+        choices=("network", "optimised"),
+        default="network",
+    ),
+    "oti_steps": Setting(int, "steps of inversion=optimised", low=1, high=10**5, default=350),
 }
 
 METHODS: dict[str, Method] = {
@@ -80,6 +89,30 @@ METHODS: dict[str, Method] = {
         "xr:run",
         "X^R: imagination, coarse filtering by similarity, fine filtering by verification",
         ("lambda", "k_prime", "kappa", "stages", "vision", "text"),
+    ),
+    "pic2word": Method("pic2word:run", "Pic2Word: the reference as a word of the text", trained=True),
+    "searle": Method(
+        "searle:run",
+        "SEARLE: the reference as a word, inverted by optimisation or by the network that learnt it",
+        ("inversion", "oti_steps"),
+        trained=True,
+    ),
+    "isearle": Method(
+        "isearle:run",
+        "iSEARLE: SEARLE with noise against the modality gap, and hard negatives",
+        ("inversion", "oti_steps"),
+        trained=True,
+    ),
+    "lincir": Method(
+        "lincir:run", "LinCIR: the reference as a word, by a network trained on texts alone", trained=True
+    ),
+    "palavra": Method(
+        "palavra:run",
+        "PALAVRA: a word guessed by a set network, then optimised for the picture",
+        trained=True,
+    ),
+    "fti4cir": Method(
+        "fti4cir:run", "FTI4CIR: one word for the subject and several for its attributes", trained=True
     ),
 }
 
