@@ -5,6 +5,9 @@ of $ that {T_m}" is tokenised, the vector of its pseudo-word takes the place of 
 and the text tower does the rest. It pools where it always does, at the end token of the prompt: the
 placeholder's own token plays no part, so a real word's embedding put there gives that word's text feature.
 
+Templates go by the prompt set of the run. The set "default" has the papers' own words. mini-CLIP has never
+read "photo" nor "that" and breaks them into pieces, so the set "mini" leaves them out, with the same slots.
+
 The tower is the model's own (:meth:`ClipEncoder.text_outputs`); the vectors are put in by a hook on its
 table of token embeddings, so every open_clip text tower that has such a table will do, and gradients reach
 the vectors.
@@ -12,7 +15,7 @@ the vectors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +48,11 @@ class Prompts:
     columns: Tensor
     length: int
     cut: list[bool]
+
+
+def template_for(templates: Mapping[str, str], prompts: str) -> str:
+    """The template of a prompt set: its own, else the paper's, which is called "default"."""
+    return templates.get(prompts, templates["default"])
 
 
 def fill(template: str, text: str = "") -> str:
@@ -130,13 +138,18 @@ def embeddings_of(encoder: ClipEncoder, words: Sequence[str]) -> Tensor:
     return token_table(encoder).weight.detach().float()[tokens[:, read.columns[0]]]
 
 
-def rank_by_prompts(bench: Workbench, templates: Sequence[str], words: Tensor, source: str) -> MethodOutput:
+def rank_by_prompts(
+    bench: Workbench, templates: Mapping[str, str] | Sequence[str], words: Tensor, source: str
+) -> MethodOutput:
     """Rank the gallery by the cosine with each query's prompt, its template filled with ``T_m``.
 
-    ``templates`` has one a query, ``words`` ``(m, W)`` the pseudo-words of all, in order. Where FashionIQ's
+    ``templates`` are those of the prompt sets, or a list of one a query; ``words`` ``(m, W)`` are the
+    pseudo-words of all queries, in order. Where FashionIQ's
     two caption orders are both used (a choice of the protocol), the two unit features are averaged and
     brought to unit length again, as in SEARLE's public evaluation. ``source`` says where the words are from.
     """
+    if isinstance(templates, Mapping):
+        templates = [template_for(templates, bench.prompts)] * len(bench.queries)
     texts = [fill(template, text) for template, text in zip(templates, bench.texts, strict=True)]
     with bench.stage("encoding texts"):
         features, cut = compose(bench.encoder, texts, words)

@@ -1,6 +1,6 @@
 """Train the networks that turn a picture into pseudo-words, on `train` worlds only, with CLIP frozen.
 
-    python -m data_scripts.pool --out work/words-pool --pictures 8000
+    python -m data_scripts.pool --out work/words-pool --pictures 5000
     python -m data_scripts.train_pseudo_words pic2word --pool work/words-pool \\
         --export cir_utils/mini/models/pic2word
 
@@ -60,15 +60,15 @@ class Recipe:
 
 
 RECIPES = {
-    "pic2word": Recipe(1000, 128, 1e-3),
-    "searle": Recipe(1500, 128, 1e-3),
-    "isearle": Recipe(1500, 128, 1e-3),
-    "lincir": Recipe(1500, 128, 1e-3),
-    "palavra": Recipe(600, 64, 1e-3),
-    "fti4cir": Recipe(600, 64, 1e-3),
+    "pic2word": Recipe(600, 128, 1e-3),
+    "searle": Recipe(600, 64, 1e-3),
+    "isearle": Recipe(600, 64, 1e-3),
+    "lincir": Recipe(800, 64, 1e-3),
+    "palavra": Recipe(500, 64, 1e-3),
+    "fti4cir": Recipe(400, 48, 1e-3),
 }
 #: How many pictures OTI inverts for the networks that learn from it, and in how many steps.
-INVERTED, INVERSION_STEPS = 1024, 100
+INVERTED, INVERSION_STEPS = 512, 80
 
 
 @dataclass
@@ -80,6 +80,7 @@ class Data:
     out: Path
     pictures: int
     seed: int
+    prompts: str
 
     @cached_property
     def chosen(self) -> list[tuple[Domain, np.ndarray, np.ndarray, np.ndarray]]:
@@ -140,7 +141,7 @@ def concept_phrases(seed: int) -> dict[str, list[str]]:
         for value in domain.choices[field]:
             name, said = nouns.get(value, value), []
             while len(said) < PHRASES_EACH:
-                text = domain.texts.dense_caption(rng, domain.train(rng, **{field: value}, **fixed))
+                text = domain.texts.short_text(rng, domain.train(rng, **{field: value}, **fixed))
                 if text.split().count(name) == 1:
                     said.append(text)
             found[name] = said
@@ -157,7 +158,7 @@ def train_pic2word(data: Data, batch: int) -> tuple[nn.Module, Step]:
 
     def step(rng: np.random.Generator) -> Tensor:
         features = data.features[rng.choice(len(data.features), batch, replace=False)]
-        return pic2word.loss(data.encoder, model(features), features)
+        return pic2word.loss(data.encoder, model(features), features, data.prompts)
 
     return model, step
 
@@ -203,14 +204,18 @@ def train_isearle(data: Data, batch: int) -> tuple[nn.Module, Step]:
 
 def inverted(data: Data, features: Tensor, concepts: searle.Concepts, system: str) -> Tensor:
     """OTI's words `(n, W)` of pictures, kept after every batch of them."""
-    name = sha256_text(f"{data.encoder.identifier} {data.seed} {INVERSION_STEPS} {features.sum().item()}")
+    name = sha256_text(
+        f"{data.encoder.identifier} {data.seed} {INVERSION_STEPS} {data.prompts} {features.sum().item()}"
+    )
     path = data.out / system / f"inverted-{name[:16]}.safetensors"
     words = load_file(path)["words"] if path.is_file() else torch.empty(0, 0)
     for start in range(len(words), len(features), searle.BATCH):
         part = features[start : start + searle.BATCH]
         noise = isearle.NOISE if system == "isearle" else 0.0
         seed = 1000 * data.seed + start
-        found = searle.invert(data.encoder, part, concepts, INVERSION_STEPS, seed=seed, noise=noise)
+        found = searle.invert(
+            data.encoder, part, concepts, INVERSION_STEPS, data.prompts, seed=seed, noise=noise
+        )
         words = torch.cat([words, found]) if len(words) else found
         write_atomic(path, save({"words": words.contiguous()}))
         print(f"{system}: {len(words)} of {len(features)} pictures inverted", flush=True)
@@ -231,7 +236,8 @@ def train_palavra(data: Data, batch: int) -> tuple[nn.Module, Step]:
         chosen = [names[int(i)] for i in rng.permutation(len(names))[:batch]]
         sets = torch.from_numpy(np.stack([rng.choice(members[name], size) for name in chosen]))
         words = model(data.features[sets])
-        return palavra.cycle_loss(data.encoder, words, chosen, torch.stack([nouns[name] for name in chosen]))
+        wanted = torch.stack([nouns[name] for name in chosen])
+        return palavra.cycle_loss(data.encoder, words, chosen, wanted, data.prompts)
 
     return model, step
 
@@ -244,7 +250,8 @@ def train_fti4cir(data: Data, batch: int) -> tuple[nn.Module, Step]:
         rows = rng.choice(len(data.features), batch, replace=False)
         subjects, attributes = zip(*(parts[int(row)] for row in rows), strict=True)
         patches = data.patches[torch.from_numpy(rows)].float()
-        return fti4cir.loss(data.encoder, model, data.features[rows], patches, subjects, attributes)
+        features = data.features[rows]
+        return fti4cir.loss(data.encoder, model, features, patches, subjects, attributes, data.prompts)
 
     return model, step
 
@@ -360,7 +367,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("work/words"), help="checkpoints and features")
     parser.add_argument("--export", type=Path, help="folder to write the network to")
     parser.add_argument("--encoder", default=f"local-dir:{SHIPPED / 'mini-clip'}")
-    parser.add_argument("--pictures", type=int, default=5000, help="of each domain")
+    parser.add_argument("--prompts", default="mini", help="the prompt set whose sentences it learns in")
+    parser.add_argument("--pictures", type=int, default=3000, help="of each domain")
     parser.add_argument("--steps", type=int, help="instead of the recipe's")
     parser.add_argument("--batch", type=int, help="instead of the recipe's")
     parser.add_argument("--lr", type=float, help="instead of the recipe's")
@@ -370,10 +378,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     recipe = Recipe(args.steps or usual.steps, args.batch or usual.batch, args.lr or usual.learning_rate)
     encoder = load_encoder(args.encoder)
     encoder.model.requires_grad_(False)
-    data = Data(encoder, args.pool, args.out, args.pictures, args.seed)
+    data = Data(encoder, args.pool, args.out, args.pictures, args.seed, args.prompts)
     torch.manual_seed(args.seed)
     model, step = SYSTEMS[args.system](data, recipe.batch)
-    about = json.dumps([args.system, encoder.identifier, vars(recipe), args.pictures, args.seed])
+    about = json.dumps(
+        [args.system, encoder.identifier, vars(recipe), args.pictures, args.seed, args.prompts]
+    )
     checkpoint = args.out / args.system / "checkpoint.safetensors"
     record = train(model, step, recipe, checkpoint, args.seed, about)
     if args.export:

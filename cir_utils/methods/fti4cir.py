@@ -47,10 +47,19 @@ from torch.nn.functional import cosine_similarity, normalize
 from cir_utils.encoder import ClipEncoder
 from cir_utils.errors import InputError
 from cir_utils.methods.searle import distillation
-from cir_utils.pseudo_words import encode_prompts, fill, rank_by_prompts, read_prompts, token_table
+from cir_utils.pseudo_words import (
+    encode_prompts,
+    fill,
+    rank_by_prompts,
+    read_prompts,
+    template_for,
+    token_table,
+)
 from cir_utils.word_networks import Weights, load_weights, mapping
 from cir_utils.workbench import MethodOutput, Workbench
 
+#: How a sentence begins, by prompt set.
+BEGINNINGS = {"default": "a photo of ", "mini": ""}
 TEMPLATES, TOP_K, EPSILON = 8, 4, 0.125
 TEMPERATURE = 0.2
 REGULARISATION = 1.4
@@ -108,14 +117,14 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     with bench.stage("encoding pictures"), torch.no_grad():
         patches = patches_of(bench.encoder, bench.reference_paths)
         subjects, attributes, _ = model.words(bench.reference_features, patches)
-    templates = [prompt(len(words)) for words in attributes]
+    templates = [prompt(len(words), bench.prompts) for words in attributes]
     words = torch.cat([part for pair in zip(subjects[:, None], attributes, strict=True) for part in pair])
     return rank_by_prompts(bench, templates, words, weights.source)
 
 
-def prompt(attributes: int) -> str:
-    """The template of a reference with that many attribute words."""
-    return f"a photo of $ with {'$ ' * attributes}but {{T_m}}"
+def prompt(attributes: int, prompts: str) -> str:
+    """The template of a reference with that many attribute words, in the prompt set ``prompts``."""
+    return f"{template_for(BEGINNINGS, prompts)}$ with {'$ ' * attributes}but {{T_m}}"
 
 
 def network(encoder: ClipEncoder, dropout: float = 0.5) -> FineNetwork:
@@ -159,9 +168,12 @@ def loss(
     patches: Tensor,
     subjects: Sequence[str],
     attributes: Sequence[str],
+    prompts: str,
 ) -> Tensor:
     """The whole loss of a batch: pictures with unit ``features`` ``(B, D)`` and ``patches`` ``(B, P, V)``,
-    and their captions "a photo of SUBJECT with ATTRIBUTES" in two parts."""
+    and their captions "a photo of SUBJECT with ATTRIBUTES" in two parts (without "a photo of" where the
+    prompt set has it not)."""
+    begin = template_for(BEGINNINGS, prompts)
     subject_words, attribute_words, kept = model.words(features, patches)
     slots = ["$ " * len(words) for words in attribute_words]
 
@@ -169,14 +181,14 @@ def loss(
         return encode_prompts(encoder, read_prompts(encoder, [fill(text.strip()) for text in texts]), words)
 
     pairs = zip(subject_words[:, None], attribute_words, strict=True)
-    both = encode([f"a photo of $ with {s}" for s in slots], torch.cat([t for pair in pairs for t in pair]))
-    only_subject = encode([f"a photo of $ with {text}" for text in attributes], subject_words)
+    both = encode([f"{begin}$ with {s}" for s in slots], torch.cat([t for pair in pairs for t in pair]))
+    only_subject = encode([f"{begin}$ with {text}" for text in attributes], subject_words)
     only_attributes = encode(
-        [f"a photo of {text} with {s}" for text, s in zip(subjects, slots, strict=True)],
+        [f"{begin}{text} with {s}" for text, s in zip(subjects, slots, strict=True)],
         torch.cat(attribute_words),
     )
     captions = encoder.encode_texts(
-        [f"a photo of {s} with {a}" for s, a in zip(subjects, attributes, strict=True)]
+        [f"{begin}{s} with {a}" for s, a in zip(subjects, attributes, strict=True)]
     ).features
     regularisation = sum(
         (1 - cosine_similarity(found, captions)).mean() for found in (both, only_subject, only_attributes)

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cir_utils.methods.searle import PROMPT, invert, network, read_concepts
+from cir_utils.methods.searle import PROMPTS, invert, network, read_concepts
 from cir_utils.pseudo_words import rank_by_prompts
 from cir_utils.word_networks import as_mapping, load_weights, picture_inputs, read_phrases
 from cir_utils.workbench import MethodOutput, Workbench
@@ -52,11 +52,13 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
         concepts = read_concepts(bench.encoder, read_phrases(weights.folder))
         with bench.stage("inverting pictures"):
             features = bench.reference_features
-            words = invert(bench.encoder, features, concepts, steps, seed=bench.seed, noise=NOISE)
+            words = invert(
+                bench.encoder, features, concepts, steps, bench.prompts, seed=bench.seed, noise=NOISE
+            )
         source = f"optimised for each reference picture in {steps} steps, none of a network"
     else:
         words = as_mapping(weights.tensors).to(bench.device)(picture_inputs(bench, weights))
-    return rank_by_prompts(bench, [PROMPT] * len(bench.queries), words, source)
+    return rank_by_prompts(bench, PROMPTS, words, source)
 
 
 def alike(features: Tensor, batch: int, rng: np.random.Generator) -> Tensor:

@@ -11,7 +11,7 @@ the same network; noise added in training covers the distance between the two mo
 | keywords (runs of adjectives and nouns) of a caption replaced by the word | :func:`masked` |
 | self-masking projection: mean squared error of the two text features | :func:`loss` |
 | noise ``Unif(0, 1) x N(0, 1)`` on the feature before ``phi`` | :func:`noised` |
-| "a photo of $ that {T_m}" at search time | :data:`PROMPT` |
+| "a photo of $ that {T_m}" at search time | :data:`PROMPTS` |
 
 Training: ``python -m data_scripts.train_pseudo_words lincir``, on texts of `train` worlds. No MLLM is called.
 
@@ -42,7 +42,7 @@ from cir_utils.pseudo_words import WORD, encode_prompts, rank_by_prompts, read_p
 from cir_utils.word_networks import as_mapping, load_weights, mapping, picture_inputs
 from cir_utils.workbench import MethodOutput, Workbench
 
-PROMPT = "a photo of $ that {T_m}"
+PROMPTS = {"default": "a photo of $ that {T_m}", "mini": "$ {T_m}"}
 #: Words that end a run of keywords.
 FUNCTION_WORDS = frozenset(
     "at be beside but facing for from has in into is it make next not of on same that there this to under "
@@ -55,7 +55,7 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     """Rank by the cosine with "a photo of $ that T_m", ``$`` being ``phi`` of the reference's feature."""
     weights = load_weights("lincir", bench.encoder)
     words = as_mapping(weights.tensors).to(bench.device)(picture_inputs(bench, weights))
-    return rank_by_prompts(bench, [PROMPT] * len(bench.queries), words, weights.source)
+    return rank_by_prompts(bench, PROMPTS, words, weights.source)
 
 
 def network(encoder: ClipEncoder, dropout: float = 0.5) -> nn.Sequential:

@@ -40,12 +40,19 @@ from torch.nn.functional import cross_entropy, normalize
 
 from cir_utils.encoder import ClipEncoder
 from cir_utils.methods.searle import Concepts, distillation, nearest_concepts, read_concepts
-from cir_utils.pseudo_words import encode_prompts, fill, rank_by_prompts, read_prompts, token_table
+from cir_utils.pseudo_words import (
+    encode_prompts,
+    fill,
+    rank_by_prompts,
+    read_prompts,
+    template_for,
+    token_table,
+)
 from cir_utils.word_networks import Weights, load_weights, picture_inputs, read_phrases
 from cir_utils.workbench import MethodOutput, Workbench
 
-PROMPT = "a photo of $ that {T_m}"
-SENTENCE = "a photo of a $"
+PROMPTS = {"default": "a photo of $ that {T_m}", "mini": "$ {T_m}"}
+SENTENCES = {"default": "a photo of a $", "mini": "a $"}
 TEMPERATURE = 0.25
 STEPS = 30
 LEARNING_RATE = 0.01
@@ -76,9 +83,9 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     concepts = read_concepts(bench.encoder, read_phrases(weights.folder))
     with bench.stage("personalising words"), torch.no_grad():
         words = trained(weights).to(bench.device)(features[:, None])
-        words = personalise(bench.encoder, words, features, concepts)
+        words = personalise(bench.encoder, words, features, concepts, bench.prompts)
     source = f"{weights.source}, then {STEPS} steps of personalisation"
-    return rank_by_prompts(bench, [PROMPT] * len(bench.queries), words, source)
+    return rank_by_prompts(bench, PROMPTS, words, source)
 
 
 def network(encoder: ClipEncoder, dropout: float = 0.5) -> SetNetwork:
@@ -95,28 +102,35 @@ def trained(weights: Weights) -> SetNetwork:
     return model.eval().requires_grad_(False)
 
 
-def cycle_loss(encoder: ClipEncoder, words: Tensor, names: list[str], embeddings: Tensor) -> Tensor:
+def cycle_loss(
+    encoder: ClipEncoder, words: Tensor, names: list[str], embeddings: Tensor, prompts: str
+) -> Tensor:
     """Cycle and ground-truth loss of a batch of concepts with ``words`` ``(B, W)``, all of different
     ``names``; ``embeddings`` ``(B, W)`` are those of the names' last words."""
-    prompts = read_prompts(encoder, [fill(SENTENCE)] * len(words))
-    found = encode_prompts(encoder, prompts, words)
-    wanted = encoder.encode_texts([SENTENCE.replace("$", name) for name in names]).features
+    sentence = template_for(SENTENCES, prompts)
+    found = encode_prompts(encoder, read_prompts(encoder, [fill(sentence)] * len(words)), words)
+    wanted = encoder.encode_texts([sentence.replace("$", name) for name in names]).features
     cycle = distillation(found, wanted, TEMPERATURE)
     truth = (normalize(words, dim=1) - normalize(embeddings, dim=1)).square().mean()
     return cycle + truth
 
 
-def personalise(encoder: ClipEncoder, words: Tensor, features: Tensor, concepts: Concepts) -> Tensor:
+def personalise(
+    encoder: ClipEncoder, words: Tensor, features: Tensor, concepts: Concepts, prompts: str
+) -> Tensor:
     """Words ``(n, W)`` after :data:`STEPS` steps towards the pictures with unit ``features`` ``(n, D)`` and
     away from the sentence of their class."""
+    sentence = template_for(SENTENCES, prompts)
     batches = zip(words.split(BATCH), features.split(BATCH), strict=True)
-    return torch.cat([words[:0], *(_personalise(encoder, w, f, concepts) for w, f in batches)])
+    return torch.cat([words[:0], *(_personalise(encoder, w, f, concepts, sentence) for w, f in batches)])
 
 
-def _personalise(encoder: ClipEncoder, words: Tensor, features: Tensor, concepts: Concepts) -> Tensor:
+def _personalise(
+    encoder: ClipEncoder, words: Tensor, features: Tensor, concepts: Concepts, sentence: str
+) -> Tensor:
     classes = [concepts.names[row[0]] for row in nearest_concepts(features, concepts).tolist()]
-    negatives = encoder.encode_texts([SENTENCE.replace("$", name) for name in classes]).features
-    prompts = read_prompts(encoder, [fill(SENTENCE)] * len(words))
+    negatives = encoder.encode_texts([sentence.replace("$", name) for name in classes]).features
+    prompts = read_prompts(encoder, [fill(sentence)] * len(words))
     words = words.detach().clone().requires_grad_()
     optimizer = torch.optim.AdamW([words], lr=LEARNING_RATE, weight_decay=0.0)
     right = torch.zeros(len(words), dtype=torch.long, device=words.device)

@@ -10,7 +10,7 @@ gallery by its cosine with the pictures.
 | "a photo of [*]" with ``s`` at ``[*]`` gives ``p``, both features brought to unit length | :func:`loss` |
 | eq. 1 and 2: contrastive loss of ``p`` against the image feature ``v``, image to text and text to image, \
 over a batch, with CLIP's own temperature | :func:`loss` |
-| "a photo of [*], {T_m}" for CIRR and FashionIQ | :data:`PROMPT` |
+| "a photo of [*], {T_m}" for CIRR and FashionIQ | :data:`PROMPTS` |
 
 Training needs pictures alone (CC3M in the paper, `train` pictures of the mini world here, by
 ``python -m data_scripts.train_pseudo_words pic2word``). No MLLM is called.
@@ -34,12 +34,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from cir_utils.encoder import ClipEncoder
-from cir_utils.pseudo_words import encode_prompts, fill, rank_by_prompts, read_prompts, token_table
+from cir_utils.pseudo_words import (
+    encode_prompts,
+    fill,
+    rank_by_prompts,
+    read_prompts,
+    template_for,
+    token_table,
+)
 from cir_utils.word_networks import as_mapping, load_weights, mapping, picture_inputs
 from cir_utils.workbench import MethodOutput, Workbench
 
-PROMPT = "a photo of $, {T_m}"
-TRAINING_PROMPT = "a photo of $"
+PROMPTS = {"default": "a photo of $, {T_m}", "mini": "$, {T_m}"}
+TRAINING_PROMPTS = {"default": "a photo of $", "mini": "$"}
 
 
 def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
@@ -47,7 +54,7 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     weights = load_weights("pic2word", bench.encoder)
     network = as_mapping(weights.tensors, nn.ReLU).to(bench.device)
     words = network(picture_inputs(bench, weights))
-    return rank_by_prompts(bench, [PROMPT] * len(bench.queries), words, weights.source)
+    return rank_by_prompts(bench, PROMPTS, words, weights.source)
 
 
 def network(encoder: ClipEncoder, dropout: float = 0.1) -> nn.Sequential:
@@ -56,12 +63,13 @@ def network(encoder: ClipEncoder, dropout: float = 0.1) -> nn.Sequential:
     return mapping((width, 2 * width, token_table(encoder).embedding_dim), nn.ReLU, dropout)
 
 
-def loss(encoder: ClipEncoder, words: Tensor, features: Tensor) -> Tensor:
+def loss(encoder: ClipEncoder, words: Tensor, features: Tensor, prompts: str) -> Tensor:
     """The symmetric contrastive loss of a batch (eq. 1 and 2): ``words`` ``(B, W)`` of pictures with the unit
-    ``features`` ``(B, D)``."""
+    ``features`` ``(B, D)``, in the sentence of the prompt set ``prompts``."""
     model: Any = encoder.model
-    prompts = read_prompts(encoder, [fill(TRAINING_PROMPT)] * len(words))
-    sentences = normalize(encode_prompts(encoder, prompts, words), dim=1)
+    sentence = fill(template_for(TRAINING_PROMPTS, prompts))
+    read = read_prompts(encoder, [sentence] * len(words))
+    sentences = normalize(encode_prompts(encoder, read, words), dim=1)
     logits = model.logit_scale.detach().exp() * sentences @ features.T
     right = torch.arange(len(words), device=words.device)
     return (cross_entropy(logits, right) + cross_entropy(logits.T, right)) / 2

@@ -50,9 +50,12 @@ from cir_utils.pseudo_words import WORD, encode_prompts, fill, rank_by_prompts, 
 from cir_utils.word_networks import as_mapping, load_weights, mapping, picture_inputs, read_phrases
 from cir_utils.workbench import MethodOutput, Workbench
 
-PROMPT = "a photo of $ that {T_m}"
-#: A few of the templates that CLIP's authors use for classification, as the paper's OTI does.
-TEMPLATES = ("a photo of $", "a photo of a $", "a picture of $", "$", "a good photo of $", "there is $")
+PROMPTS = {"default": "a photo of $ that {T_m}", "mini": "$ {T_m}"}
+#: Sentences for OTI: in the paper those that CLIP's authors classify with, here a few of them.
+TEMPLATES: dict[str, tuple[str, ...]] = {
+    "default": ("a photo of $", "a photo of a $", "a good photo of $", "a picture of $", "$"),
+    "mini": ("$", "a picture of $", "there is $"),
+}
 TOP_CONCEPTS = 15
 LAMBDA_COS, LAMBDA_GPT_OTI, LAMBDA_GPT_PHI = 1.0, 0.5, 0.25
 TEMPERATURE = 0.25
@@ -61,11 +64,13 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Concepts:
-    """Names of concepts with their phrases and the text features ``(C, D)`` of "a photo of a <name>"."""
+    """Names of concepts, the unit text features ``(C, D)`` of "a photo of a <name>", and per concept its
+    phrases and their unit features ``(p, D)``."""
 
     names: list[str]
-    phrases: list[list[str]]
     features: Tensor
+    phrases: list[list[str]]
+    phrase_features: list[Tensor]
 
 
 def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
@@ -76,11 +81,13 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
         steps = int(settings["oti_steps"])
         concepts = read_concepts(bench.encoder, read_phrases(weights.folder))
         with bench.stage("inverting pictures"):
-            words = invert(bench.encoder, bench.reference_features, concepts, steps, seed=bench.seed)
+            words = invert(
+                bench.encoder, bench.reference_features, concepts, steps, bench.prompts, seed=bench.seed
+            )
         source = f"optimised for each reference picture in {steps} steps, none of a network"
     else:
         words = as_mapping(weights.tensors).to(bench.device)(picture_inputs(bench, weights))
-    return rank_by_prompts(bench, [PROMPT] * len(bench.queries), words, source)
+    return rank_by_prompts(bench, PROMPTS, words, source)
 
 
 def network(encoder: ClipEncoder, dropout: float = 0.5) -> nn.Sequential:
@@ -91,9 +98,11 @@ def network(encoder: ClipEncoder, dropout: float = 0.5) -> nn.Sequential:
 
 
 def read_concepts(encoder: ClipEncoder, phrases: Mapping[str, Sequence[str]]) -> Concepts:
-    names = list(phrases)
+    """``phrases`` of every concept, each with the concept's name in it as a word, with all features."""
+    names, texts = list(phrases), [list(each) for each in phrases.values()]
     features = encoder.encode_texts([f"a photo of a {name}" for name in names]).features
-    return Concepts(names, [list(phrases[name]) for name in names], features)
+    encoded = encoder.encode_texts([text for each in texts for text in each]).features
+    return Concepts(names, features, texts, list(encoded.split([len(each) for each in texts])))
 
 
 def nearest_concepts(features: Tensor, concepts: Concepts) -> Tensor:
@@ -109,17 +118,16 @@ def regularisation(
     """``L_gpt`` of each word of ``words`` ``(B, W)``: one minus the cosine of a phrase of one of its
     ``nearest`` concepts ``(B, k)``, drawn at random, with the same phrase where the word replaces the
     concept's name. ``(B,)``."""
-    plain, changed = [], []
+    wanted, changed = [], []
     for row in nearest.tolist():
         number = row[int(rng.integers(len(row)))]
-        name, phrases = concepts.names[number], concepts.phrases[number]
-        phrase = phrases[int(rng.integers(len(phrases)))]
-        pieces = phrase.split()
-        place = pieces.index(name)
-        plain.append(phrase)
+        which = int(rng.integers(len(concepts.phrases[number])))
+        pieces = concepts.phrases[number][which].split()
+        place = pieces.index(concepts.names[number])
+        wanted.append(concepts.phrase_features[number][which])
         changed.append(" ".join([*pieces[:place], WORD, *pieces[place + 1 :]]))
-    wanted = encoder.encode_texts(plain).features
-    return 1 - cosine_similarity(encode_prompts(encoder, read_prompts(encoder, changed), words), wanted)
+    found = encode_prompts(encoder, read_prompts(encoder, changed), words)
+    return 1 - cosine_similarity(found, torch.stack(wanted))
 
 
 def invert(
@@ -127,6 +135,7 @@ def invert(
     features: Tensor,
     concepts: Concepts,
     steps: int,
+    prompts: str,
     *,
     seed: int = 0,
     learning_rate: float = 0.02,
@@ -135,10 +144,11 @@ def invert(
     lambda_gpt: float = LAMBDA_GPT_OTI,
 ) -> Tensor:
     """Pseudo-words of pictures with unit ``features`` ``(n, D)`` by OTI: ``(n, W)`` float32, moving averages
-    over ``steps`` steps.
+    over ``steps`` steps, in the sentences of the prompt set ``prompts``.
 
     ``noise`` is iSEARLE's: Gaussian noise of that expected length on the text features before they are
     compared with the pictures'. Every batch of :data:`BATCH` pictures has its own random numbers."""
+    templates = TEMPLATES.get(prompts, TEMPLATES["default"])
     rows = [torch.empty(0, token_table(encoder).embedding_dim, device=features.device)]
     frozen = [(parameter, parameter.requires_grad) for parameter in encoder.model.parameters()]
     encoder.model.requires_grad_(False)
@@ -146,7 +156,9 @@ def invert(
         for number, batch in enumerate(features.split(BATCH)):
             rng = np.random.default_rng([seed, number])
             rows.append(
-                _invert_batch(encoder, batch, concepts, steps, rng, learning_rate, decay, noise, lambda_gpt)
+                _invert_batch(
+                    encoder, batch, concepts, steps, templates, rng, learning_rate, decay, noise, lambda_gpt
+                )
             )
     finally:
         for parameter, needed in frozen:
@@ -159,6 +171,7 @@ def _invert_batch(
     features: Tensor,
     concepts: Concepts,
     steps: int,
+    templates: Sequence[str],
     rng: np.random.Generator,
     learning_rate: float,
     decay: float,
@@ -173,7 +186,7 @@ def _invert_batch(
     nearest = nearest_concepts(features, concepts)
     for _ in range(steps):
         with torch.enable_grad():
-            chosen = [fill(TEMPLATES[int(i)]) for i in rng.integers(len(TEMPLATES), size=count)]
+            chosen = [fill(templates[int(i)]) for i in rng.integers(len(templates), size=count)]
             texts = normalize(encode_prompts(encoder, read_prompts(encoder, chosen), words), dim=1)
             if noise:
                 drawn = rng.standard_normal(texts.shape) * noise / texts.shape[1] ** 0.5
