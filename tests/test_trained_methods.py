@@ -289,7 +289,10 @@ def test_batches_that_look_alike() -> None:
     assert (groups == groups[:, :1]).all() and len(set(groups[:, 0].tolist())) == 5
 
 
-def test_personalisation_goes_to_the_picture_and_away_from_its_class(encoder: ClipEncoder) -> None:
+def test_personalisation_goes_to_the_picture_and_away_from_its_class(
+    encoder: ClipEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(palavra, "LEARNING_RATE", 0.01)
     concepts = searle.read_concepts(encoder, CONCEPTS)
     pictures = normalize(torch.randn(4, 16, generator=torch.Generator().manual_seed(2)), dim=1)
     begin = embeddings_of(encoder, ["cat", "dog", "boat", "car"])
