@@ -150,9 +150,11 @@ def save_weights(
     path: Path, method: str, encoder: str, tensors: dict[str, Tensor], dtype: torch.dtype = torch.float16
 ) -> None:
     """Write a network of ours, atomically: tensors in ``dtype``, and in the header the method and the
-    identifier of the encoder it belongs to."""
+    identifier of the encoder it belongs to. The same network is the same bytes (one entry in the header: the
+    order of several is not fixed)."""
     stored = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}
-    write_atomic(path, save(stored, {"format": FORMAT, "method": method, "encoder": encoder}))
+    header = json.dumps({"method": method, "encoder": encoder})
+    write_atomic(path, save(stored, {FORMAT: header}))
 
 
 def read_published(path: Path, method: str) -> Weights:
@@ -235,12 +237,13 @@ def _read_own(folder: Path, method: str) -> Weights:
 def _read_header(path: Path, method: str) -> dict[str, str]:
     try:
         with safe_open(path, "pt") as stored:
-            header = stored.metadata() or {}
-    except (SafetensorError, OSError) as error:
+            said = (stored.metadata() or {}).get(FORMAT, "{}")
+        header = json.loads(said)
+    except (SafetensorError, OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}): train the network again") from None
-    if header.get("format") != FORMAT or header.get("method") != method or not header.get("encoder"):
+    if not isinstance(header, dict) or header.get("method") != method or not header.get("encoder"):
         raise InputError(
-            f"{path} is not a network of {method} (its header: {json.dumps(header)[:120]}): train it again"
+            f"{path} is not a network of {method} (its header: {said[:120]}): train the network again"
         )
     return header
 

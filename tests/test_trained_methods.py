@@ -44,7 +44,7 @@ MINI = "$ {T_m}"
 MODULES = {"pic2word": pic2word, "searle": searle, "isearle": isearle, "lincir": lincir, "palavra": palavra,
            "fti4cir": fti4cir}  # fmt: skip
 #: Of 40 pictures of val, how many have a word that names them among all, at least.
-AT_LEAST = {"pic2word": 0.9, "searle": 0.2, "isearle": 0.2, "lincir": 0.2, "palavra": 0.1, "fti4cir": 0.5}
+AT_LEAST = {"pic2word": 0.9, "searle": 0.9, "isearle": 0.9, "lincir": 0.9, "palavra": 0.5, "fti4cir": 0.9}
 CONCEPTS = {
     "cat": ["a red cat on the beach", "two blue cat in the city"],
     "dog": ["the same dog", "a green dog and a boat"],
@@ -561,8 +561,8 @@ def test_training_goes_on_where_it_stopped(
         training.main([system, *shared, "--out", str(tmp_path / "b")])
     training.main([system, *shared, "--out", str(tmp_path / "b"), "--export", str(tmp_path / "two")])
     assert len(written) == 2
-    one, two = (load_file(tmp_path / name / NETWORK) for name in ("one", "two"))
-    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    one = load_file(tmp_path / "one" / NETWORK)
+    assert (tmp_path / "one" / NETWORK).read_bytes() == (tmp_path / "two" / NETWORK).read_bytes()
     record = json.loads((tmp_path / "two" / "training.json").read_text())
     assert (record["steps"], record["batch"], record["system"]) == (6, 8, system)
     monkeypatch.setattr(word_networks, "SHIPPED", tmp_path / "nothing")
@@ -648,7 +648,6 @@ def test_shipped_words_say_which_picture_they_are_of(method: str, mini: ClipEnco
         sentences = [WORD] * 40
     found, _ = compose(mini, sentences, words)
     right = ((found @ features.T).argmax(dim=1) == torch.arange(40)).float().mean().item()
-    print(method, right)
     assert right >= AT_LEAST[method]
 
 
