@@ -418,7 +418,7 @@ def weight_triangle(
             "*",
             color="black",
             markeredgecolor="white",
-            markersize=15,
+            markersize=15 if heat is None else 11,
             linestyle="",
             label="median",
         )

@@ -248,9 +248,9 @@ def query_plane(
     One axes. Raises as `plane_of_query`.
     """
     at = plane_of_query(F_r, F_d, F_m, alpha)
-    fig = _figure(6.2, 4.8)
+    fig = _figure(7.2, 4)
     axes = fig.subplots()
-    turn = np.linspace(-0.6, max(np.pi / 2, np.arctan2(at["F_r"][1], at["F_r"][0])) + 0.15, 200)
+    turn = np.linspace(-0.15, max(np.pi / 2, np.arctan2(at["F_r"][1], at["F_r"][0])) + 0.1, 200)
     axes.plot(np.cos(turn), np.sin(turn), color=PLAIN, linewidth=1, linestyle=":", label="length 1")
     axes.plot(
         *zip(at["F_d"], at["F_r"], strict=True), color=INK, linewidth=1.2, linestyle="--",
@@ -271,16 +271,24 @@ def query_plane(
             *at[key], MARKERS[i], color=colour, markeredgecolor=INK, markersize=8, linestyle="", label=name
         )
         axes.annotate(
-            key, at[key], (8, 6), textcoords="offset points", fontsize=10, fontweight="bold", color=INK
+            key,
+            at[key],
+            (8, 6 if key != "F_m" else -16),
+            textcoords="offset points",
+            fontsize=10,
+            fontweight="bold",
+            color=INK,
         )
-    axes.plot(*at["mix"], "k+", markersize=9, markeredgewidth=2, label="the mean, before it is made long")
+    axes.plot(
+        *at["mix"], "k+", markersize=9, markeredgewidth=2, label="the mean, before its length is made 1"
+    )
     axes.set_aspect("equal")
     axes.set(xlabel="along F_d", ylabel="across F_d, towards F_r")
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(0.12)
-    fig.legend(loc="outside right upper", fontsize=8, frameon=False)
+    fig.legend(loc="outside right center", fontsize=8, frameon=False)
     if title:
-        axes.set_title(title, fontsize=11)
+        fig.suptitle(textwrap.fill(title, 80), fontsize=11)
     return fig
 
 

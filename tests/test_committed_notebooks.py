@@ -21,6 +21,18 @@ SHEETS = (
     "\n\nWords are explained in the [glossary](../docs/glossary.md), signs on the [notation sheet]"
     "(../docs/notation.md)."
 )
+#: The template: the headings of every notebook, in this order.
+HEADINGS = (
+    "What problem this step solves",
+    "What you will learn",
+    "Before you start",
+    "Parameters",
+    "Set-up",
+    "Check yourself",
+    "Exercises",
+    "Recap",
+    "Where next",
+)
 #: Enough for every figure and check cell; the committed outputs use the notebooks' own numbers.
 FEW = {"LIMIT": 8, "WHOLE": 0}
 
@@ -52,6 +64,18 @@ def test_committed_form(name: str):
     assert len(longest.source.splitlines()) <= 30, f"code of this length belongs in the package: {longest.id}"
     assert node.cells[0].source.startswith("# ")
     assert node.cells[0].source.endswith(SHEETS), "the first cell ends with the links to both sheets"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_template(name: str):
+    cells = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells
+    said = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    found = re.findall(r"^## (.+)$", said, re.M)
+    assert [heading for heading in found if heading in HEADINGS] == list(HEADINGS)
+    needs = cells[0].source.partition("## Before you start")[2]
+    assert re.search(r"\bminutes?\b", needs), "say how long it takes"
+    before = cells[[cell.cell_type for cell in cells].index("code")].metadata.tags
+    assert before == ["parameters"], "the parameters are the first code"
 
 
 @pytest.mark.parametrize("name", NAMES)
