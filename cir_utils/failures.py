@@ -49,7 +49,7 @@ def stage_of(xr: Run, coarse: Run, query: Query, number: int, within: int = 5) -
 
 def full_marks(trace: Mapping[str, Any], candidate: Mapping[str, Any]) -> bool:
     """Whether a verified candidate of a trace answered every statement as expected, on both sides."""
-    return candidate["correct_text"] == candidate["correct_vision"] == len(trace["questions"])
+    return bool(candidate["correct_text"] == candidate["correct_vision"] == len(trace["questions"]))
 
 
 def passed_wrongly(trace: Mapping[str, Any], query: Query) -> list[ImageId]:

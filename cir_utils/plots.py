@@ -388,13 +388,15 @@ def weight_triangle(
         axes.fill(*CORNERS.T, facecolor="#F4F4F4", edgecolor=INK, linewidth=1.2)
     else:
         _draw_heat(fig, axes, *heat, heat_label)
-    below = {"ha": "center", "va": "top", "fontsize": 9, "color": INK}
+    below: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 9, "color": INK}
     for corner, name in zip(CORNERS, CORNER_NAMES, strict=True):
         up = corner[1] > 0
-        place = {**below, "va": "bottom" if up else "top"}
-        axes.text(corner[0], corner[1] + (0.05 if up else -0.05), name, **place)
+        look = below | {"va": "bottom"} if up else below
+        axes.text(corner[0], corner[1] + (0.05 if up else -0.05), name, **look)
     inside = (given >= 0).all(axis=1)
-    dot = {"markeredgecolor": "white", "markeredgewidth": 0.4} if heat is not None else {"alpha": 0.5}
+    dot: dict[str, Any] = (
+        {"markeredgecolor": "white", "markeredgewidth": 0.4} if heat is not None else {"alpha": 0.5}
+    )
     axes.plot(*points[inside].T, "o", color=SERIES[0], markersize=5, linestyle="", label="query", **dot)
     if not inside.all():
         axes.plot(
