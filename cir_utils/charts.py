@@ -148,6 +148,23 @@ def calibration(
     return predicted, actual, counts
 
 
+def answers_and_truths(
+    answers: Sequence[Sequence[Mapping[str, Sequence[float]]]], expected: Sequence[Sequence[bool]]
+) -> dict[str, list[tuple[float, bool]]]:
+    """Verification answers laid flat: for each side ("text", "vision") the pairs (probability of "true",
+    expected answer).
+
+    `answers` are `xr.Checked.answers`: by query, by candidate, by side, one probability a statement.
+    `expected` has the statements' answers by query.
+    """
+    flat: dict[str, list[tuple[float, bool]]] = {}
+    for candidates, wanted in zip(answers, expected, strict=True):
+        for sides in candidates:
+            for side, said in sides.items():
+                flat.setdefault(side, []).extend(zip(said, wanted, strict=True))
+    return flat
+
+
 def calibration_chart(
     said: Mapping[str, tuple[Sequence[float], Sequence[bool]]], bins: int = 5, title: str = ""
 ) -> Figure:

@@ -144,6 +144,19 @@ def sdr_grid(
     ``F_q``."""
     if bench.benchmark.categories:
         return _over_parts(bench, metric, lambda part, own: sdr_grid(part, own, alphas, betas, description))
+    values = sdr_grid_per_query(bench, metric, alphas, betas, description)
+    return torch.stack([torch.stack([pair.mean() for pair in row]) for row in values]).cpu()
+
+
+def sdr_grid_per_query(
+    bench: Workbench,
+    metric: str,
+    alphas: Sequence[float] = ALPHAS,
+    betas: Sequence[float] = BETAS,
+    description: str = "selective",
+) -> Tensor:
+    """The values behind `sdr_grid`, one a query: ``(len(alphas), len(betas), Q)`` float64; for a benchmark
+    with one gallery."""
     judge = Judge(bench, metric)
     described = description_only.describe(bench, description)
     F_r, F_d, gallery = bench.reference_features, described.features, bench.gallery_features
@@ -151,16 +164,60 @@ def sdr_grid(
     S_i = S_d - exact_scores(bench.modification_features, gallery)
     cosine = (F_r.double() * F_d.double()).sum(dim=1, keepdim=True)
     vague = torch.tensor(described.vague, device=S_r.device)[:, None]
-    values = torch.zeros(len(alphas), len(betas), dtype=torch.float64)
+    values = torch.zeros(len(alphas), len(betas), len(S_r), dtype=torch.float64, device=S_r.device)
     for row, alpha in enumerate(alphas):
         length = ((1 - alpha) ** 2 + alpha**2 + 2 * alpha * (1 - alpha) * cosine).clamp_min(1e-12).sqrt()
         S_q = ((1 - alpha) * S_d + alpha * S_r) / length
         for column, beta in enumerate(betas):
             scores = torch.where(vague, S_r, (1 + beta) * S_q - beta * S_i)
-            values[row, column] = judge(
+            values[row, column] = judge.per_query(
                 judge.places.gather(1, _head(scores.gather(1, judge.places), judge.k))
             )
     return values
+
+
+def weight_grid(bench: Workbench, metric: str, weights: Any, description: str = "selective") -> Tensor:
+    """``metric`` of weighted means of (F_d, F_r, F_m) as queries, ``(P,)`` float64: the map over the triangle
+    of notebook 03.
+
+    ``weights`` ``(P, 3)``, the same for every query (`plots.triangle_grid` covers the triangle): its corners
+    are description-only, image-only and text-only, (0, 1/2, 1/2) is image+text. A cosine of a sum is the sum
+    of cosines over its length, so the three products of `sdr_grid` serve all of them."""
+    if bench.benchmark.categories:
+        return _over_parts(bench, metric, lambda part, own: weight_grid(part, own, weights, description))
+    judge = Judge(bench, metric)
+    described = description_only.describe(bench, description)
+    gallery = bench.gallery_features
+    S_d, S_r, S_m = (
+        exact_scores(F, gallery)
+        for F in (described.features, bench.reference_features, bench.modification_features)
+    )
+    vague = torch.tensor(described.vague, device=S_r.device)[:, None]
+    values = []
+    for d, r, m in torch.as_tensor(weights, dtype=torch.float64).tolist():
+        scores = torch.where(vague & (d > 0), S_r, d * S_d + r * S_r + m * S_m)
+        values.append(judge(judge.places.gather(1, _head(scores.gather(1, judge.places), judge.k))))
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def chosen_on_few(values: Tensor, few: int, draws: int = 200, seed: int = 42) -> tuple[float, float]:
+    """What it is worth to choose a setting on the queries that are reported: ``values`` ``(settings, Q)``.
+
+    ``draws`` times, ``few`` queries are drawn, the setting that is best on them is chosen, and two means are
+    noted: on these queries (the boast) and on all others (what holds). Returns their means. Raises
+    :class:`InputError` unless both groups have a query."""
+    count = values.shape[1]
+    if not 0 < few < count:
+        raise InputError(f"few = {few} is not valid: give 1 to {count - 1}, so that some of {count} are left")
+    generator = torch.Generator().manual_seed(seed)
+    boasts, holds = [], []
+    for _ in range(draws):
+        order = torch.randperm(count, generator=generator).to(values.device)
+        ours, theirs = values[:, order[:few]].mean(dim=1), values[:, order[few:]].mean(dim=1)
+        chosen = int(ours.argmax())
+        boasts.append(float(ours[chosen]))
+        holds.append(float(theirs[chosen]))
+    return sum(boasts) / draws, sum(holds) / draws
 
 
 def xr_grid(

@@ -1,11 +1,15 @@
-"""Queries and rankings of a workbench as figures with their alternative text, one call each."""
+"""Queries and rankings of a workbench, and comparisons of runs, as figures with their alternative text, one
+call each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from cir_utils.benchmarks import ImageId
+from cir_utils.charts import interval_chart
 from cir_utils.plots import figure_alt, ranked_strip, show_query
+from cir_utils.tables import Comparison
 from cir_utils.workbench import Workbench
 
 
@@ -16,8 +20,8 @@ def view_query(bench: Workbench, number: int, targets: int | Sequence[ImageId] =
     chosen = query.targets[:targets] if isinstance(targets, int) else targets
     figure_alt(
         show_query(path(query.reference), query.text, [path(image) for image in chosen], title),
-        f"Query {query.id}: the reference image, the text “{query.text}”, and {len(chosen)} of its "
-        f"{len(query.targets)} true targets.",
+        f"Query {query.id}: the reference image, the text “{query.text}”"
+        + (f", and {len(chosen)} of its {len(query.targets)} true targets." if query.targets else "."),
     )
 
 
@@ -47,3 +51,40 @@ def view_ranking(
         f"{len(images)}, by place: {ranks}.",
     )
     return sum(wanted)
+
+
+def view_results(comparison: Comparison, title: str = "") -> None:
+    """Show the comparison's metric, one row a run, with the 95 % intervals of its means."""
+    _intervals(
+        list(comparison.results["method"]),
+        comparison.results,
+        comparison.metric,
+        f"{comparison.metric} in percent, with 95 % intervals over queries",
+        title or comparison.protocol.split(", gallery")[0],
+        zero=False,
+    )
+
+
+def view_differences(comparison: Comparison, title: str = "Paired differences over queries") -> None:
+    """Show the paired differences of the comparison with their 95 % intervals; hollow where it may be 0."""
+    paired = comparison.paired
+    _intervals(
+        [f"{row['method']}  −  {row['against']}" for _, row in paired.iterrows()],
+        paired,
+        "difference",
+        f"difference in {comparison.metric}, points; hollow: may be 0",
+        title,
+        zero=True,
+    )
+
+
+def _intervals(names: list[str], table: Any, column: str, xlabel: str, title: str, zero: bool) -> None:
+    """Means and intervals of ``table`` in percent, as a chart whose text holds all of them."""
+    means, lows, highs = (list(100 * table[f"{column}{end}"]) for end in ("", " low", " high"))
+    figure_alt(
+        interval_chart(names, means, lows, highs, xlabel=xlabel, title=title, zero=zero),
+        "; ".join(
+            f"{name} {mean:{'+' if zero else ''}.1f} [{low:.1f}, {high:.1f}]"
+            for name, mean, low, high in zip(names, means, lows, highs, strict=True)
+        ),
+    )

@@ -7,7 +7,14 @@ import pytest
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from cir_utils.charts import calibration, calibration_chart, curves, interval_chart, verification_table
+from cir_utils.charts import (
+    answers_and_truths,
+    calibration,
+    calibration_chart,
+    curves,
+    interval_chart,
+    verification_table,
+)
 from cir_utils.errors import InputError
 from cir_utils.plots import figure_png
 
@@ -50,6 +57,18 @@ def test_calibration_by_hand() -> None:
     fig = calibration_chart({"caption": ([0.1, 0.9], [False, True]), "picture": ([0.4, 0.6], [True, True])})
     assert len(fig.axes) == 2
     assert fig.axes[0].lines[1].get_ydata().tolist() == [0, 1]
+
+
+def test_answers_are_laid_flat_with_what_was_expected() -> None:
+    answers = [
+        [{"text": [0.9, 0.2], "vision": [0.8, 0.1]}, {"text": [0.7, 0.6], "vision": [0.5, 0.4]}],
+        [{"text": [0.3], "vision": [0.0]}],
+    ]
+    flat = answers_and_truths(answers, [[True, False], [True]])
+    assert flat["text"] == [(0.9, True), (0.2, False), (0.7, True), (0.6, False), (0.3, True)]
+    assert flat["vision"] == [(0.8, True), (0.1, False), (0.5, True), (0.4, False), (0.0, True)]
+    with pytest.raises(ValueError, match="shorter"):
+        answers_and_truths(answers, [[True, False]])
 
 
 def test_verification_table_marks_each_answer() -> None:

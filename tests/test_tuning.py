@@ -67,6 +67,38 @@ def test_the_grid_of_sdr_cir_equals_runs(bench: Workbench, description: str) -> 
             assert float(grid[row, column]) == pytest.approx(run.metrics["mAP@5"], abs=1e-12)
 
 
+def test_the_grid_is_the_mean_of_its_queries(bench: Workbench) -> None:
+    alphas, betas = (0.0, 0.2), (0.0, 0.4)
+    each = tuning.sdr_grid_per_query(bench, "mAP@5", alphas, betas)
+    run = run_method(
+        bench, "sdr-cir", resolve_settings("sdr-cir", bench.settings, {"alpha": 0.2, "beta": 0.4})
+    )
+    assert each[1, 1].tolist() == pytest.approx(run.per_query["mAP@5"].tolist(), abs=1e-12)
+    assert torch.equal(tuning.sdr_grid(bench, "mAP@5", alphas, betas), each.mean(dim=2))
+
+
+def test_the_corners_of_the_weights_are_the_methods(bench: Workbench) -> None:
+    weights = [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0.5, 0.5)]
+    values = tuning.weight_grid(bench, "mAP@5", weights)
+    names = ("description-only", "image-only", "text-only", "image+text")
+    measured = [
+        run_method(bench, name, resolve_settings(name, bench.settings)).metrics["mAP@5"] for name in names
+    ]
+    assert values.tolist() == pytest.approx(measured, abs=1e-12)
+    assert len(set(measured)) > 1
+
+
+def test_choosing_on_few_queries_boasts() -> None:
+    """Setting 0 is right on the first half of the queries, setting 1 on the second: whoever chooses on one
+    query boasts with 1, and what holds on the other three is 1/3."""
+    values = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]])
+    boast, holds = tuning.chosen_on_few(values, 1, draws=20)
+    assert boast == 1 and holds == pytest.approx(1 / 3)
+    assert tuning.chosen_on_few(torch.ones(3, 5), 2) == (1, 1), "equal settings, nothing to boast of"
+    with pytest.raises(InputError, match="give 1 to 3"):
+        tuning.chosen_on_few(values, 4)
+
+
 def test_the_grid_of_xr_equals_runs(bench: Workbench) -> None:
     k_primes, lambdas, kappas = (3, 10, 1000), (0.0, 0.6), (1, 60)
     grid = tuning.xr_grid(bench, "mAP@5", k_primes, lambdas, kappas)
