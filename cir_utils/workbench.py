@@ -30,7 +30,7 @@ from cir_utils.feature_store import image_features, text_features
 from cir_utils.files import MANIFEST, sha256_file, verify_manifest
 from cir_utils.methods import SETTINGS, SettingValue
 from cir_utils.metrics import LazyRankings
-from cir_utils.mllm import MLLM, LocalMLLM
+from cir_utils.mllm import MLLM, LocalMLLM, Usage
 from cir_utils.mllm_replay import PREFIX as REPLAY
 from cir_utils.mllm_replay import ReplayMLLM, identifier_of
 from cir_utils.mllm_server import PREFIX as SERVER
@@ -485,8 +485,8 @@ class Workbench:
         return {agent: cost.copy() for agent, cost in self.agents.by_agent.items()}
 
     def _computed_so_far(self) -> dict[str, int]:
-        mllm = self.agents.mllm if "agents" in self._made else None
-        return dataclasses.asdict(mllm.usage) if isinstance(mllm, LocalMLLM) else {}
+        usage = getattr(self.agents.mllm, "usage", None) if "agents" in self._made else None
+        return dataclasses.asdict(usage) if isinstance(usage, Usage) else {}
 
     def _cost_so_far(self) -> dict[str, int]:
         if "agents" not in self._made:
