@@ -49,6 +49,7 @@ class Work:
             (row["image"], statement["statement"])
             for trace in self.run.traces
             for row in trace["verified"]
+            if not row["not_asked"]
             for statement in trace["questions"]
         }
 
