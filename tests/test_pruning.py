@@ -371,6 +371,9 @@ def test_the_benchmark_counts_what_pruning_asks_cached_or_not(place: Path, tiny_
     made = [
         row | {"k": k, "k_prime": k_prime, "calls": 100, "calls_pruned": 50} for k, k_prime in pruning.PAIRS
     ]
-    assert [(bar["ratio"], bar["holds"]) for bar in pruning.bars(made)] == [(0.5, True), (0.5, True)]
+    cold = {"x": {"pictures": 24, "pictures_encoded": 24}, "y": {"pictures": 6, "pictures_encoded": 9}}
+    found = [(bar["ratio"], bar["holds"]) for bar in pruning.bars(made, cold)]
+    assert found == [(0.5, True), (0.5, True), (1.1, False)]
     made[0]["different"] = 1
-    assert [bar["holds"] for bar in pruning.bars(made)] == [False, True]
+    found = [(bar["ratio"], bar["holds"]) for bar in pruning.bars(made, {"x": {"pictures": 24}})]
+    assert found == [(0.5, False), (0.5, True), (None, "not measured")]
