@@ -21,7 +21,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -105,6 +105,9 @@ class Cost:
     def since(self, earlier: Cost) -> Cost:
         """The cost added since the copy ``earlier`` was taken."""
         return Cost(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def copy(self) -> Cost:
         return replace(self)
@@ -201,6 +204,8 @@ class Agents:
         self.prompt_set = prompt_set
         self.domain = domain
         self.cost = Cost()
+        #: The same by the prompt's name, "verify_caption" and so on; fallbacks are in ``cost`` alone.
+        self.by_agent: defaultdict[str, Cost] = defaultdict(Cost)
         #: Answers by class (``schemas.Kind``), the first and the second ones, and "unclear" verifications.
         self.classes: Counter[str] = Counter()
         self.temperature, self.seed = temperature, seed
@@ -437,10 +442,13 @@ class Agents:
                 self.cache.put_verdicts(found, self.mllm.identifier)
                 known.update(found)
                 bar.update(len(found))
-        self.cost.mllm_calls += len(triples)
-        self.cost.cached_calls += len(triples) - asked
-        self.cost.prompt_tokens += sum(known[key].prompt_tokens for key in wanted)
-        self.cost.completion_tokens += len(triples)
+        spent = Cost(
+            mllm_calls=len(triples),
+            cached_calls=len(triples) - asked,
+            prompt_tokens=sum(known[key].prompt_tokens for key in wanted),
+            completion_tokens=len(triples),
+        )
+        self._spend(agent, spent)
         self.classes["unclear"] += sum(known[key].p_true == UNCLEAR for key in wanted)
         return [known[key].p_true for key in wanted]
 
@@ -503,7 +511,7 @@ class Agents:
         self.classes.update(read.kind for read in parsed)
         attempts = [[_attempt(answer, read)] for answer, read in zip(answers, parsed, strict=True)]
         failed = [i for i, read in enumerate(parsed) if read.value is None]
-        self.cost.parse_failures += len(failed)
+        self._spend(agent, Cost(parse_failures=len(failed)))
         if again and failed:
             second = [self._again(requests[i], parsed[i]) for i in failed]
             for i, asked, answer in zip(failed, second, self._answers(agent, second, parse), strict=True):
@@ -565,11 +573,18 @@ class Agents:
                 known.update(found)
                 bar.update(len(block))
         answers = [known[key] for key in keys]
-        self.cost.mllm_calls += len(requests)
-        self.cost.cached_calls += len(requests) - len(new)
-        self.cost.prompt_tokens += sum(answer.prompt_tokens for answer in answers)
-        self.cost.completion_tokens += sum(answer.completion_tokens for answer in answers)
+        spent = Cost(
+            mllm_calls=len(requests),
+            cached_calls=len(requests) - len(new),
+            prompt_tokens=sum(answer.prompt_tokens for answer in answers),
+            completion_tokens=sum(answer.completion_tokens for answer in answers),
+        )
+        self._spend(agent, spent)
         return answers
+
+    def _spend(self, agent: str, spent: Cost) -> None:
+        self.cost += spent
+        self.by_agent[agent] += spent
 
     def _trace(
         self,

@@ -65,7 +65,12 @@ TABLE_METRICS = {name: FAMILY_METRICS[entry.family] for name, entry in BENCHMARK
 #: How many image ids of rankings are written at a time.
 WRITTEN_IDS = 4_000_000
 SUMMARY = ("method", "benchmark", "split", "profile", "settings", "protocol")
+#: Which counts of X^R pruning makes, and the agents that they are about.
+NOT_ASKED = ("captions_not_asked", "pictures_not_asked")
+VERIFIERS = ("verify_caption", "verify_picture")
 COST = ("mllm_calls", "cached_calls", "prompt_tokens", "completion_tokens", "parse_failures", "seconds")
+#: What records of earlier versions lack.
+MORE_COST = ("by_agent", "computed", "pruning")
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ class Run:
         cost."""
         return {key: self.record[key] for key in SUMMARY} | {
             "metrics": self.metrics,
-            "cost": {key: self.record["cost"][key] for key in COST},
+            "cost": {key: self.record["cost"][key] for key in COST}
+            | {key: self.record["cost"][key] for key in MORE_COST if key in self.record["cost"]},
             "counts": self.record["counts"],
             "notes": self.record["notes"],
         }
@@ -213,7 +219,8 @@ def run_method(
         hidden = f"the answers of split {bench.benchmark.split} are not public"
         what = "no targets are marked" if bench.benchmark.name == OWN else hidden
         notes.append(f"{what}: rankings, but no metrics")
-    cost = bench.cost() | {"seconds": round(seconds, 3)}
+    cost: dict[str, Any] = bench.cost() | {"seconds": round(seconds, 3), "by_agent": bench.cost_by_agent()}
+    cost |= {"computed": bench.computed(), "pruning": pruned(output.counts, cost["by_agent"])}
     protocol = bench.benchmark.protocol.as_dict() | {"queries": len(bench.queries)}
     overrides = {name: value for name, value in settings.items() if value != bench.usual(name)}
     record = {
@@ -258,6 +265,17 @@ def run_method(
         subsets=output.subsets,
         categories=tuple(query.category for query in bench.queries if query.category),
     )
+
+
+def pruned(counts: Mapping[str, int], by_agent: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """What pruning saved: verifications ``asked``, ``captions_not_asked`` and ``pictures_not_asked``, and the
+    ``share_not_asked`` of all; empty for a run without pruning."""
+    saved = {name: counts[name] for name in NOT_ASKED if name in counts}
+    if not saved:
+        return {}
+    asked = sum(by_agent[agent]["mllm_calls"] for agent in VERIFIERS if agent in by_agent)
+    whole = asked + sum(saved.values())
+    return {"asked": asked, **saved, "share_not_asked": sum(saved.values()) / whole if whole else 0.0}
 
 
 def _source(bench: Workbench, name: str, overrides: Mapping[str, Any]) -> str:
@@ -386,6 +404,12 @@ def describe(run: Run, folder: Path) -> str:
         f"{cost['seconds']:.1f} s; MLLM calls: {cost['mllm_calls']:,}, of them {cost['cached_calls']:,} "
         f"from the cache; parse failures: {cost['parse_failures']}"
     )
+    computed = cost.get("computed")  # records of earlier versions have none
+    if computed and computed["forward_passes"]:
+        lines.append(
+            f"computed: {computed['forward_passes']:,} forward passes, {computed['computed_tokens']:,} of "
+            f"{computed['prompt_tokens']:,} prompt tokens, {computed['pictures_encoded']:,} pictures encoded"
+        )
     answers = run.record.get("answers", {})
     if set(answers) - {"good"}:
         lines.append("answers: " + ", ".join(f"{count:,} {name}" for name, count in answers.items()))

@@ -158,7 +158,7 @@ def check_xr(bench: Workbench, rankings: dict[str, list], candidates: list[list[
 def test_the_subset_costs_no_more_than_its_own_answers(place: Path, tiny_clip: Path, tmp_path: Path) -> None:
     oracle = Oracle()
     bench = open_bench(place / "cirr", tiny_clip, tmp_path, benchmark="mini-cirr", oracle=oracle)
-    done = run(bench, "xr", k_prime=23)  # the five are among the 23
+    done = run(bench, "xr", k_prime=23, prune="off")  # the five are among the 23
     assert done.record["counts"]["verified_candidates"] == 8 * 23
     # Captions of the gallery and the references, two imaginations and the questions: once each, not again
     # for the subset.
@@ -221,7 +221,7 @@ def test_xr_fuses_within_the_category(fashion: Workbench) -> None:
 def test_categories_share_models_features_and_accounts(place: Path, tiny_clip: Path, tmp_path: Path) -> None:
     oracle = Oracle()
     bench = open_bench(place / "fashioniq", tiny_clip, tmp_path, benchmark="mini-fashioniq", oracle=oracle)
-    done = run(bench, "xr", k_prime=4)
+    done = run(bench, "xr", k_prime=4, prune="off")
     assert oracle.asked.count("caption") == 24, "a picture of two categories is captioned once"
     # 3 x 12 captions of galleries, 12 of references, 24 imaginations, 12 for questions, and 4 candidates x 2
     # statements x 2 sides a query.

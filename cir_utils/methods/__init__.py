@@ -63,6 +63,12 @@ SETTINGS: dict[str, Setting] = {
     ),
     "vision": Setting(str, "X^R: agents that look at pictures", choices=("on", "off"), default="on"),
     "text": Setting(str, "X^R: agents that read captions", choices=("on", "off"), default="on"),
+    "prune": Setting(
+        str,
+        "X^R: leave out verifications that cannot change the places that metrics look at",
+        choices=("on", "off"),
+        default="on",
+    ),
 }
 
 METHODS: dict[str, Method] = {
@@ -79,7 +85,7 @@ METHODS: dict[str, Method] = {
     "xr": Method(
         "xr:run",
         "X^R: imagination, coarse filtering by similarity, fine filtering by verification",
-        ("lambda", "k_prime", "kappa", "stages", "vision", "text"),
+        ("lambda", "k_prime", "kappa", "stages", "vision", "text", "prune"),
     ),
 }
 
