@@ -361,16 +361,34 @@ def compare_command(
     metric: Annotated[
         str | None, typer.Option("--metric", help="What is compared; default: the headline.")
     ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="text, markdown, latex or csv; default: text.")
+    ] = None,
+    per_query: Annotated[
+        bool, typer.Option("--per-query", help="Who won which query, instead of the table.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File that is written, instead of the terminal.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """One table of several runs, with intervals and paired tests."""
+    """One table of several runs, with intervals, paired tests and effects."""
     if len(runs_given) < 2:
         raise InputError("compare needs two run folders or more; give their paths")
+    if as_json and (form or out or per_query):
+        raise InputError("--json prints one object; leave it out, or leave out --format, --out, --per-query")
     with _only_result_on_stdout():
         from cir_utils import runs, tables
 
+        chosen = tables.check_format(form or "text")
         table = tables.comparison([runs.load_run(path) for path in runs_given], metric)
-    print(json.dumps(table.as_dict(), ensure_ascii=False) if as_json else table.text())
+        text = table.query_text(chosen) if per_query else table.text(chosen)
+        if out is not None:
+            tables.write_table(out, text)
+    if as_json:
+        print(json.dumps(table.as_dict(), ensure_ascii=False))
+    else:
+        print(f"written to {out}" if out is not None else text.rstrip("\n"))
 
 
 @app.command("tutorial")

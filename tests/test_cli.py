@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -213,6 +214,22 @@ def test_compare_puts_runs_into_one_table(cir: Run, tmp_path: Path) -> None:
         cir("compare", tmp_path / "image-only", tmp_path / "text-only", "--json", world=False)[1]
     )
     assert [row["method"] for row in found["results"]] == ["image-only", "text-only"]
+    both = (tmp_path / "image-only", tmp_path / "text-only")
+    table = tmp_path / "tables" / "t.csv"
+    code, out, _ = cir("compare", *both, "--format", "csv", "--out", table, world=False)
+    assert (code, out) == (0, f"written to {table}\n")
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [float(row["mAP@5"]) for row in rows] == [row["mAP@5"] for row in found["results"]]
+    assert rows[1]["against"] == "image-only" and float(rows[1]["effect"]) == found["paired"][0]["effect"]
+    assert "\\toprule" in cir("compare", *both, "--format", "latex", world=False)[1]
+    code, out, _ = cir("compare", *both, "--per-query", "--format", "csv", world=False)
+    outcomes = [row["outcome"] for row in csv.DictReader(out.splitlines())]
+    assert outcomes.count("win") == found["paired"][0]["wins"] and len(outcomes) == 8
+    assert "unknown format 'pdf': choose text" in refused(
+        cir("compare", *both, "--format", "pdf", world=False)
+    )
+    message = refused(cir("compare", *both, "--json", "--format", "csv", world=False))
+    assert "leave out --format, --out, --per-query" in message
     assert "needs two run folders" in refused(cir("compare", tmp_path / "image-only", world=False))
     message = refused(cir("compare", tmp_path / "image-only", tmp_path / "nothing", world=False))
     assert "nothing is not a run folder" in message
