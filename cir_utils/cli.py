@@ -20,7 +20,14 @@ import typer
 
 from cir_utils import __version__
 from cir_utils.errors import InputError
-from cir_utils.methods import METHODS, get_method, parse_assignments, resolve_settings
+from cir_utils.methods import (
+    METHODS,
+    check_tunable,
+    get_method,
+    parse_assignments,
+    resolve_settings,
+    tunable,
+)  # fmt: skip
 from cir_utils.profiles import check_split, choose, default_cache_dir, load_profile
 
 app = typer.Typer(
@@ -286,10 +293,26 @@ def submit_command(
 @app.command("tune")
 def tune_command(
     benchmark: BenchmarkOption,
+    method: Annotated[
+        str | None,
+        typer.Argument(help=f"One of {', '.join(tunable())}; default: sdr-cir and xr.", metavar="[METHOD]"),
+    ] = None,
     profile: ProfileOption = "mini",
     split: SplitOption = "val",
     metric: Annotated[
         str | None, typer.Option("--metric", help="What is maximised; default: the headline.")
+    ] = None,
+    search: Annotated[
+        str, typer.Option("--search", help="grid: all points; random: some, drawn between the grid's ends.")
+    ] = "grid",
+    points: Annotated[
+        int | None, typer.Option("--points", help="How many points --search random draws; default: 200.")
+    ] = None,
+    random_seed: Annotated[
+        int | None, typer.Option("--random-seed", help="Of the draws of --search random; default: 42.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of METHOD's tuning; default: a new one in runs/.")
     ] = None,
     write: Annotated[
         bool, typer.Option("--write", help="Keep the result as the mini profile's settings.")
@@ -313,7 +336,17 @@ def tune_command(
     missing: MissingOption = "stop",
     as_json: JsonOption = False,
 ) -> None:
-    """Choose alpha, beta, lambda, k' and kappa on val alone."""
+    """Choose a method's settings (alpha, beta, lambda, k', kappa) on val alone.
+
+    Every method leaves a folder: the record, all points, and the heat map with the stability band."""
+    if method is not None:
+        check_tunable(method)
+    if search not in ("grid", "random"):
+        raise InputError(f"unknown search {search!r}: choose grid, random")
+    if search == "grid" and (points is not None or random_seed is not None):
+        raise InputError("--points and --random-seed belong to --search random; leave them out")
+    if out is not None and method is None:
+        raise InputError("--out is the folder of one method's tuning; give METHOD")
     chosen = load_profile(profile)
     spec = chosen.benchmark(benchmark)
     choose(chosen, prompts=prompts, temperature=temperature, seed=seed, max_tokens=max_tokens)
@@ -337,20 +370,36 @@ def tune_command(
             "--write keeps settings for runs of the mini profile as it is, which takes other models, prompts "
             f"or rules than these; leave out {', '.join(changed)}, or leave out --write"
         )
+    if write and search != "grid":
+        raise InputError("--write keeps what the grid chose; leave out --search random")
     with _only_result_on_stdout():
-        from cir_utils import tuning
+        from cir_utils import runs, tuning
         from cir_utils.workbench import open_workbench
 
+        runs.check_out(out, tuning.RECORD)
+        if write and method not in (None, *tuning.PROFILE_METHODS):
+            raise InputError(
+                f"--write keeps settings of {', '.join(tuning.PROFILE_METHODS)} alone; leave it out, and "
+                f"give those of {method} with --set"
+            )
         bench = open_workbench(
             benchmark, profile, split, root=root, device=device, cache_dir=cache, limit=limit,
             encoder=encoder, precision=precision, preprocessing=preprocessing, mllm=mllm, prompts=prompts,
             temperature=temperature, seed=seed, max_tokens=max_tokens, shared_concept=shared_concept,
             gallery=gallery, reference=_reference(keep_reference), both_orders=both_orders, missing=missing,
         )  # fmt: skip
-        tuned = tuning.tune(bench, metric)
+        tuned = tuning.tune(
+            bench, metric, tuning.PROFILE_METHODS if method is None else (method,), search=search,
+            count=tuning.DRAWN if points is None else points,
+            seed=tuning.SEED if random_seed is None else random_seed,
+        )  # fmt: skip
+        folders = [one.save(out) for one in tuned.methods.values()]
         if write:
             tuning.write_settings(tuned)
-    print(json.dumps(tuned.as_dict(), ensure_ascii=False) if as_json else tuned.describe(written=write))
+    if as_json:
+        print(json.dumps(tuned.as_dict(), ensure_ascii=False))
+    else:
+        print("\n".join([tuned.describe(written=write), *(f"tuning folder: {path}" for path in folders)]))
 
 
 @app.command("compare")
