@@ -21,7 +21,7 @@ from cir_utils.methods import METHODS, SETTINGS, Method, Setting, load_scorer, r
 from cir_utils.metrics import circo_per_query
 from cir_utils.profiles import SETTING_NAMES, read_mini_settings
 from cir_utils.runs import run_method
-from cir_utils.scoring import exact_scores, rank_by
+from cir_utils.scoring import exact_scores, first_places, rank_by
 from cir_utils.workbench import Workbench
 
 
@@ -94,6 +94,15 @@ def test_the_smallest_of_equal_settings_is_chosen() -> None:
     assert tuning.best_of(np.zeros(6)) == 0
     assert tuning.best_of(np.array([0.3, 0.1 + 0.2])) == 0, "rounding of a mean decides nothing"
     assert tuning.best_of(np.array([0.3, 0.3 + 1e-9])) == 1
+
+
+def test_the_first_places_are_those_of_the_whole_order() -> None:
+    coarse = torch.randint(0, 40, (6, 200), generator=torch.Generator().manual_seed(2)).double() / 8
+    assert (first_places(coarse, 5) == rank_by(coarse)[:, :5]).all(), (
+        "five of a kind on average, ties by place"
+    )
+    assert first_places(torch.tensor([[1.0, 3.0, 3.0, 2.0]]), 3).tolist() == [[1, 2, 3]]
+    assert first_places(torch.tensor([[1.0, 2.0]]), 5).tolist() == [[1, 0]]
 
 
 def test_random_points_are_drawn_along_the_grid_and_are_seeded() -> None:
