@@ -31,7 +31,14 @@ from cir_utils.charts import curves, point_map
 from cir_utils.compare import LEVEL, MEAN, SEED, resampled_means
 from cir_utils.errors import InputError
 from cir_utils.files import write_atomic, write_json_atomic
-from cir_utils.methods import SETTINGS, SettingValue, check_tunable, load_scorer, resolve_settings
+from cir_utils.methods import (
+    PROFILE_METHODS,
+    SETTINGS,
+    SettingValue,
+    check_tunable,
+    load_scorer,
+    resolve_settings,
+)  # fmt: skip
 from cir_utils.profiles import GIVEN, MINI_SETTINGS, SETTING_NAMES, read_mini_settings
 from cir_utils.runs import TABLE_METRICS, git_commit, save_folder, versions
 from cir_utils.tables import protocol_line
