@@ -22,6 +22,7 @@ from cir_utils import __version__
 from cir_utils.errors import InputError
 from cir_utils.methods import (
     METHODS,
+    PROFILE_METHODS,
     check_tunable,
     get_method,
     parse_assignments,
@@ -345,6 +346,13 @@ def tune_command(
         raise InputError(f"unknown search {search!r}: choose grid, random")
     if search == "grid" and (points is not None or random_seed is not None):
         raise InputError("--points and --random-seed belong to --search random; leave them out")
+    if write and search != "grid":
+        raise InputError("--write keeps what the grid chose; leave out --search random")
+    if write and method not in (None, *PROFILE_METHODS):
+        raise InputError(
+            f"--write keeps settings of {', '.join(PROFILE_METHODS)} alone; leave it out, and give those of "
+            f"{method} with --set"
+        )
     if out is not None and method is None:
         raise InputError("--out is the folder of one method's tuning; give METHOD")
     chosen = load_profile(profile)
@@ -370,18 +378,11 @@ def tune_command(
             "--write keeps settings for runs of the mini profile as it is, which takes other models, prompts "
             f"or rules than these; leave out {', '.join(changed)}, or leave out --write"
         )
-    if write and search != "grid":
-        raise InputError("--write keeps what the grid chose; leave out --search random")
     with _only_result_on_stdout():
         from cir_utils import runs, tuning
         from cir_utils.workbench import open_workbench
 
         runs.check_out(out, tuning.RECORD)
-        if write and method not in (None, *tuning.PROFILE_METHODS):
-            raise InputError(
-                f"--write keeps settings of {', '.join(tuning.PROFILE_METHODS)} alone; leave it out, and "
-                f"give those of {method} with --set"
-            )
         bench = open_workbench(
             benchmark, profile, split, root=root, device=device, cache_dir=cache, limit=limit,
             encoder=encoder, precision=precision, preprocessing=preprocessing, mllm=mllm, prompts=prompts,
@@ -389,7 +390,7 @@ def tune_command(
             gallery=gallery, reference=_reference(keep_reference), both_orders=both_orders, missing=missing,
         )  # fmt: skip
         tuned = tuning.tune(
-            bench, metric, tuning.PROFILE_METHODS if method is None else (method,), search=search,
+            bench, metric, PROFILE_METHODS if method is None else (method,), search=search,
             count=tuning.DRAWN if points is None else points,
             seed=tuning.SEED if random_seed is None else random_seed,
         )  # fmt: skip

@@ -50,8 +50,6 @@ Point = dict[str, SettingValue]
 FORMAT = 1
 #: The files of a tuning's folder: the record, every point with its value, and the heat map.
 RECORD, POINTS, MAP = "tuning.json", "points.csv", "map.png"
-#: The methods whose settings make up a profile's, which ``cir tune`` without a method tunes.
-PROFILE_METHODS = ("sdr-cir", "xr")
 #: How many points random search draws, and the most that a grid may have (minutes at milliseconds a point).
 DRAWN, MOST = 200, 20_000
 #: Bootstrap samples of the stability band, and how many points are resampled at a time.

@@ -17,7 +17,16 @@ from small_world import IDS, Oracle, open_bench, write_world
 from cir_utils import tuning
 from cir_utils.errors import InputError
 from cir_utils.files import read_json
-from cir_utils.methods import METHODS, SETTINGS, Method, Setting, load_scorer, resolve_settings, tunable
+from cir_utils.methods import (
+    METHODS,
+    PROFILE_METHODS,
+    SETTINGS,
+    Method,
+    Setting,
+    load_scorer,
+    resolve_settings,
+    tunable,
+)
 from cir_utils.metrics import circo_per_query
 from cir_utils.profiles import SETTING_NAMES, read_mini_settings
 from cir_utils.runs import run_method
@@ -149,7 +158,7 @@ def test_the_values_of_groups_are_the_mean_of_their_means() -> None:
 
 
 def test_what_is_declared_tunable_can_be_tuned() -> None:
-    assert set(tuning.PROFILE_METHODS) <= set(tunable())
+    assert set(PROFILE_METHODS) <= set(tunable())
     for name in tunable():
         method = METHODS[name]
         assert callable(load_scorer(name)) and set(method.grid) <= set(method.settings)

@@ -107,6 +107,9 @@ METHODS: dict[str, Method] = {
     ),
 }
 
+#: The methods whose settings make up a profile's, which ``cir tune`` without a method tunes.
+PROFILE_METHODS = ("sdr-cir", "xr")
+
 
 def get_method(name: str) -> Method:
     """The method called ``name``; :class:`InputError` lists the choices."""
