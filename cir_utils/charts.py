@@ -16,6 +16,7 @@ from cir_utils.errors import InputError
 from cir_utils.plots import (
     HATCHES,
     INK,
+    MAP,
     MARKERS,
     REFERENCE,
     SERIES,
@@ -81,6 +82,39 @@ def curves(
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(axis="y", color="#E5E5E5")
     axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        axes.set_title(title, fontsize=11)
+    return fig
+
+
+def point_map(
+    x: Sequence[float],
+    y: Sequence[float],
+    values: Sequence[float],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    marked: Sequence[bool] = (),
+    best: int | None = None,
+) -> Figure:
+    """Points of a plane, coloured by their `values` (cividis): a heat map of what was drawn at random.
+
+    Points that are `marked` have a black ring, point `best` a thick one in the reference's colour. Two axes:
+    the plane and its colour bar. Raises `InputError` when lengths differ or nothing is given.
+    """
+    if not len(x) or not len(x) == len(y) == len(values) or len(marked) not in (0, len(x)):
+        raise InputError("point map: expected an x, a y, a value and a mark for each of one or more points")
+    fig = _figure(6, 4.2)
+    axes = fig.subplots()
+    rings = [INK if ring else "none" for ring in marked] or "none"
+    shown = axes.scatter(x, y, c=values, cmap=MAP, s=46, edgecolors=rings, linewidths=1.4)
+    if best is not None:
+        axes.plot(x[best], y[best], "o", markersize=13, markerfacecolor="none", markeredgecolor=REFERENCE,
+                  markeredgewidth=3)  # fmt: skip
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+    fig.colorbar(shown, ax=axes)
     if title:
         axes.set_title(title, fontsize=11)
     return fig

@@ -242,11 +242,13 @@ def heatmap(
     title: str = "",
     fmt: str = ".2f",
     outline_best: bool = False,
+    marked: Any = None,
 ) -> Figure:
     """A table of numbers as colours (cividis, which also reads in grey), every number written into its cell.
 
     `values` is `(len(rows), len(columns))`; cells that are NaN stay blank. `outline_best` frames the highest
-    cell. Two axes: the table and its colour bar. Raises `InputError` when the shape does not fit the names.
+    cell; `marked`, bool of the same shape, puts a dashed frame into every cell that is true. Two axes:
+    the table and its colour bar. Raises `InputError` when the shape does not fit the names.
     """
     table = np.asarray(values, dtype=np.float64)
     if table.shape != (len(rows), len(columns)) or not np.isfinite(table).any():
@@ -268,6 +270,14 @@ def heatmap(
                 column, row, format(value, fmt), ha="center", va="center", fontsize=8,
                 color="black" if light else "white",
             )  # fmt: skip
+    for row, column in np.argwhere(np.zeros(table.shape, bool) if marked is None else np.asarray(marked)):
+        light = shades[row, column, :3] @ (0.299, 0.587, 0.114) > 0.5
+        axes.add_patch(
+            Rectangle(
+                (column - 0.42, row - 0.42), 0.84, 0.84, fill=False, linestyle="--",
+                edgecolor="black" if light else "white", linewidth=1,
+            )
+        )  # fmt: skip
     if outline_best:
         row, column = np.unravel_index(np.nanargmax(table), table.shape)
         axes.add_patch(

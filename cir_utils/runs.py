@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -140,21 +140,7 @@ class Run:
         """Write the run folder and return its path. ``out`` None makes a new folder below ``runs/``; an
         ``out`` that holds an earlier run is replaced. ``whole`` False keeps record and metrics alone. Raises
         :class:`InputError` for a folder that holds something else or cannot be written."""
-        check_out(out)
-        place = Path("runs") if out is None else Path(out).parent
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            part = Path(tempfile.mkdtemp(prefix=".run.", suffix=".part", dir=place))
-        except OSError as error:
-            raise InputError(
-                f"run folder below {place} cannot be written ({error.strerror}); choose another --out"
-            ) from None
-        try:
-            self._write(part, whole)
-            os.chmod(part, 0o755)
-            return _swap(part, Path(out)) if out is not None else _place_new(part, place, self.record)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+        return save_folder(lambda folder: self._write(folder, whole), self.record, out)
 
     def _write(self, folder: Path, whole: bool) -> None:
         _dump(folder / RECORD, self.record)
@@ -331,6 +317,31 @@ def _joined(outputs: Mapping[str, MethodOutput]) -> MethodOutput:
     return joined
 
 
+def save_folder(
+    write: Callable[[Path], None], record: Mapping[str, Any], out: Path | None = None, mark: str = RECORD
+) -> Path:
+    """A folder that ``write`` fills, whole or not at all; returns its path.
+
+    ``out`` None makes a new folder below ``runs/``, named after ``record``; an ``out`` that holds an earlier
+    one, told by its file ``mark``, is replaced. Raises :class:`InputError` for a folder that holds something
+    else or cannot be written."""
+    check_out(out, mark)
+    place = Path("runs") if out is None else Path(out).parent
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=".run.", suffix=".part", dir=place))
+    except OSError as error:
+        raise InputError(
+            f"run folder below {place} cannot be written ({error.strerror}); choose another --out"
+        ) from None
+    try:
+        write(part)
+        os.chmod(part, 0o755)
+        return _swap(part, Path(out)) if out is not None else _place_new(part, place, record)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
 def load_run(folder: Path | str, *, whole: bool = False) -> Run:
     """Read a run folder; ``whole`` also reads rankings and traces.
 
@@ -381,13 +392,14 @@ def find_runs(folder: Path | str) -> list[Path]:
     )
 
 
-def check_out(out: Path | None) -> None:
-    """Refuse a place for a run folder that holds something else than an earlier run."""
+def check_out(out: Path | None, mark: str = RECORD) -> None:
+    """Refuse a place for a run folder that holds something else than an earlier run, told by its file
+    ``mark``."""
     if out is None or not Path(out).exists():
         return
     if not Path(out).is_dir():
         raise InputError(f"--out {out} is a file; name a folder")
-    if any(Path(out).iterdir()) and not (Path(out) / RECORD).is_file():
+    if any(Path(out).iterdir()) and not (Path(out) / mark).is_file():
         raise InputError(f"--out {out} is not empty and holds no run; name a new folder or an earlier run's")
 
 

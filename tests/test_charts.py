@@ -13,6 +13,7 @@ from cir_utils.charts import (
     calibration_chart,
     curves,
     interval_chart,
+    point_map,
     verification_table,
 )
 from cir_utils.errors import InputError
@@ -92,3 +93,18 @@ def test_verification_table_marks_each_answer() -> None:
     assert figure_png(fig)[:4] == b"\x89PNG"
     with pytest.raises(InputError, match="caption: expected answers for 2 pictures"):
         verification_table(pictures, ["a"], [True], {"caption": [[True]]}, [True, False])
+
+
+def test_a_point_map_has_every_point_and_rings() -> None:
+    figure = point_map(
+        [0.0, 1, 2], [3.0, 4, 5], [10.0, 30, 20], xlabel="a", ylabel="b", marked=[False, True, True], best=1
+    )
+    axes = figure.axes[0]
+    assert axes.collections[0].get_offsets().tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert axes.collections[0].get_array().tolist() == [10, 30, 20]
+    assert axes.lines[0].get_xydata().tolist() == [[1, 4]]
+    ink = [edge[3] for edge in axes.collections[0].get_edgecolors()]  # "none" is wholly transparent
+    assert ink == [0, 1, 1]
+    for x, marked in (([], ()), ([1.0, 2], ()), ([1.0], [True, False])):
+        with pytest.raises(InputError, match="point map: expected"):
+            point_map(x, [1.0], [1.0], xlabel="a", ylabel="b", marked=marked)

@@ -4,12 +4,19 @@ A method is a function ``run(bench, settings) -> MethodOutput`` in a module of t
 names them and checks settings, without importing a model library, so that wrong names are reported at once.
 
 To add a method: write ``methods/my_method.py`` with such a function, and add one entry to :data:`METHODS`.
+
+To make it tunable by ``cir tune``: give the entry a ``grid``, the values to try of every setting that only
+scores anew, and name in ``scorer`` a function ``scorer(part, places, k, points) -> rank`` of its module. It
+does once what costs (texts, features, verification), for one gallery ``part`` and for all ``points``, each a
+dictionary of all settings; ``rank(point)`` then gives the first ``k`` or more gallery positions of every
+query, ``(Q, >= k)`` int64, best first, among the candidates ``places`` ``(Q, C)``: the order that a run with
+these settings gives (a test holds every scorer to that).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -37,11 +44,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Method:
-    """Where a method's function lives (``module:function``) and the settings that it reads."""
+    """Where a method's function lives (``module:function``) and the settings that it reads. ``grid`` has the
+    settings that can be tuned on stored scores, each with its values, rising; ``scorer`` is the function that
+    ranks by them (see the head of this file)."""
 
     where: str
     about: str
     settings: tuple[str, ...] = ()
+    grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    scorer: str = ""
 
 
 SETTINGS: dict[str, Setting] = {
@@ -71,6 +82,13 @@ SETTINGS: dict[str, Setting] = {
     ),
 }
 
+#: What ``cir tune`` tries: weights in steps of 0.05, and X^R's two constants.
+ALPHAS = tuple(step / 20 for step in range(11))
+BETAS = tuple(step / 20 for step in range(21))
+LAMBDAS = tuple(step / 20 for step in range(21))
+K_PRIMES = (10, 20, 30, 40, 50, 75, 100)
+KAPPAS = (10, 30, 60, 100)
+
 METHODS: dict[str, Method] = {
     "random": Method("baselines:random_order", "the gallery in random order, another one for every query"),
     "image-only": Method("baselines:image_only", "the reference image's feature F_r as the query"),
@@ -80,14 +98,23 @@ METHODS: dict[str, Method] = {
         "description_only:run", "the MLLM's description of the target, F_d, as the query", ("description",)
     ),
     "sdr-cir": Method(
-        "sdr_cir:run", "SDR-CIR: Selective CoT, then Anchor and Debias", ("alpha", "beta", "description")
+        "sdr_cir:run",
+        "SDR-CIR: Selective CoT, then Anchor and Debias",
+        ("alpha", "beta", "description"),
+        grid={"alpha": ALPHAS, "beta": BETAS},
+        scorer="sdr_cir:scorer",
     ),
     "xr": Method(
         "xr:run",
         "X^R: imagination, coarse filtering by similarity, fine filtering by verification",
         ("lambda", "k_prime", "kappa", "stages", "vision", "text", "prune"),
+        grid={"k_prime": K_PRIMES, "lambda": LAMBDAS, "kappa": KAPPAS},
+        scorer="xr:scorer",
     ),
 }
+
+#: The methods whose settings make up a profile's, which ``cir tune`` without a method tunes.
+PROFILE_METHODS = ("sdr-cir", "xr")
 
 
 def get_method(name: str) -> Method:
@@ -100,7 +127,31 @@ def get_method(name: str) -> Method:
 def load_method(name: str) -> Callable[..., Any]:
     """The function of the method called ``name`` (this imports its module, and with it the model
     libraries)."""
-    module, function = get_method(name).where.split(":")
+    return _function(get_method(name).where)
+
+
+def tunable() -> list[str]:
+    """The methods with settings that can be tuned on stored scores."""
+    return [name for name, method in METHODS.items() if method.grid]
+
+
+def check_tunable(name: str) -> Method:
+    """The method called ``name``; :class:`InputError` where it has no setting to tune."""
+    method = get_method(name)
+    if not method.grid:
+        raise InputError(
+            f"method {name} has no setting that is tuned on stored scores; choose {', '.join(tunable())}"
+        )
+    return method
+
+
+def load_scorer(name: str) -> Callable[..., Any]:
+    """The scorer of the method called ``name``; :class:`InputError` where it has no setting to tune."""
+    return _function(check_tunable(name).scorer)
+
+
+def _function(where: str) -> Callable[..., Any]:
+    module, function = where.split(":")
     return getattr(import_module(f"cir_utils.methods.{module}"), function)
 
 

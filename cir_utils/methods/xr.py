@@ -52,7 +52,7 @@ Ablations, by settings:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,6 +195,51 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
                 for side, number in unasked(one, Questions([asked.asked[row]])).items()
             }
     return bench.output(shown, traces, final, counts, notes, subset)
+
+
+def scorer(
+    part: Workbench, places: Tensor, k: int, points: Sequence[Mapping[str, Any]]
+) -> Callable[[Mapping[str, Any]], Tensor]:
+    """For ``cir tune``: both stages for any k', lambda and kappa of ``points``, whose candidates are verified
+    once, all together.
+
+    A k' above the gallery's size counts as all of it; the subset's members are all verified whatever k' is.
+    All ``points`` have the same sides. See :mod:`cir_utils.methods` for the arguments."""
+    sides = Sides(text=points[0]["text"] == "on", vision=points[0]["vision"] == "on")
+    imagined = imagine(part, sides)
+    captions = gallery_captions(part) if sides.text else []
+    S_t, S_v = similarities(part, imagined, captions)
+    count = places.shape[1]
+    subset = places is part.members
+    most: dict[float, int] = {}  # how many candidates are verified in the coarse order of a kappa
+    for point in points:
+        wanted = count if subset else min(count, point["k_prime"])
+        most[point["kappa"]] = max(wanted, most.get(point["kappa"], 0))
+    orders = {
+        kappa: coarse_among(S_t, S_v, places, kappa, sides)[1][:, : max(own, k)].clone()
+        for kappa, own in most.items()
+    }
+    pool = [
+        list(dict.fromkeys(p for kappa, order in orders.items() for p in order[row, : most[kappa]].tolist()))
+        for row in range(len(part.queries))
+    ]
+    asked = ask(part, imagined, sides)
+    checked = verify(part, asked, pool, captions, sides)
+    correct = torch.zeros(2, *S_t.shape, dtype=torch.int64, device=S_t.device)
+    for row, verified in enumerate(pool):
+        correct[0, row, verified] = torch.tensor(checked.text[row], device=S_t.device)
+        correct[1, row, verified] = torch.tensor(checked.vision[row], device=S_t.device)
+    questions = torch.tensor(asked.counts, device=S_t.device)
+
+    def rank(point: Mapping[str, Any]) -> Tensor:
+        order = orders[point["kappa"]]
+        head = order[:, : count if subset else point["k_prime"]]
+        text, vision, t, v = (values.gather(1, head) for values in (correct[0], correct[1], S_t, S_v))
+        lam = point["lambda"] if sides.text and sides.vision else float(sides.text)
+        fine = rerank(text, vision, t, v, lam, questions=questions, positions=head)
+        return torch.cat([head.gather(1, fine.order), order[:, head.shape[1] :]], dim=1)
+
+    return rank
 
 
 def imagine(bench: Workbench, sides: Sides) -> Imagination:
