@@ -43,6 +43,9 @@ ABLATIONS = (
     Experiment("xr, coarse stage only", "xr", {"stages": "coarse"}),
     Experiment("xr, without the vision side", "xr", {"vision": "off"}),
     Experiment("xr, without the text side", "xr", {"text": "off"}),
+    Experiment("xr-sdr, coarse stage only", "xr-sdr", {"stages": "coarse"}),
+    Experiment("xr-sdr, X^R's coarse stage", "xr-sdr", {"alpha": 0.0, "beta": 0.0}),
+    Experiment("xr-sdr, X^R's fine stage", "xr-sdr", {"verification": "counts"}),
 )
 EXPERIMENTS = METHODS + ABLATIONS
 #: Which differences are tested (method, against).
@@ -56,6 +59,9 @@ PAIRS = (
     ("xr", "xr, without the vision side"),
     ("xr", "xr, without the text side"),
     ("xr", "sdr-cir"),
+    ("xr-sdr", "xr"),
+    ("xr-sdr", "xr-sdr, X^R's coarse stage"),
+    ("xr-sdr", "xr-sdr, X^R's fine stage"),
 )
 
 

@@ -24,7 +24,7 @@ from cir_utils.prompts import SLOTS, load_prompt
 PACKAGE = Path(__file__).resolve().parent
 PROFILES_FILE = PACKAGE / "profiles.toml"
 MINI_SETTINGS = PACKAGE / "mini" / "settings.json"
-SETTING_NAMES = ("alpha", "beta", "lambda", "k_prime", "kappa")
+SETTING_NAMES = ("alpha", "beta", "lambda", "k_prime", "kappa", "weight_text", "weight_vision")
 #: The keys of `profiles.toml` by table: those that must be there, and those that may be.
 KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "profile": (

@@ -497,8 +497,10 @@ def tune_method(
     search: Search = "grid",
     count: int = DRAWN,
     seed: int = SEED,
+    others: Mapping[str, SettingValue] | None = None,
 ) -> Tuning:
     """Tune ``method`` on ``bench``, whose split must be val; ``metric`` None is the benchmark's headline.
+    ``others`` are settings of the method that stay as given, where they are not the profile's.
 
     ``search`` "grid" tries the method's whole grid, "random" ``count`` points (:func:`random_points`). Raises
     :class:`InputError` for another split, a method without a grid, and a grid of more than :data:`MOST`
@@ -518,7 +520,7 @@ def tune_method(
     bench.start()
     started = datetime.now(UTC)
     # The usual settings are scored with the others, so that nothing is prepared twice, and stand last.
-    found = score_points(bench, method, metric, [*points, usual])
+    found = score_points(bench, method, metric, [*points, usual], others)
     values, per_query = found.values[:-1], found.per_query[:-1]
     best = best_of(values)
     band = stability_band(per_query, best, found.groups)
@@ -536,6 +538,7 @@ def tune_method(
         "random_seed": seed if search == "random" else None,
         "grid": {name: list(values) for name, values in grid.items()},
         "points": len(points),
+        "others": dict(others or {}),
         "chosen": chosen,
         "best": float(values[best]),
         "usual": {"settings": usual, "value": float(found.values[-1])},
@@ -567,8 +570,18 @@ def tune_method(
 def tune(
     bench: Workbench, metric: str | None = None, methods: Sequence[str] = PROFILE_METHODS, **how: Any
 ) -> Tuned:
-    """Tune ``methods`` one after another, each as :func:`tune_method` does with the same ``how``."""
-    return Tuned({name: tune_method(bench, name, metric, **how) for name in methods})
+    """Tune ``methods`` one after another, each as :func:`tune_method` does with the same ``how``. What one
+    chose holds for those after it (``xr-sdr`` takes alpha and beta from ``sdr-cir``, and so on)."""
+    found: dict[str, Tuning] = {}
+    chosen: Point = {}
+    for name in methods:
+        method = check_tunable(name)
+        others = {
+            key: value for key, value in chosen.items() if key in method.settings and key not in method.grid
+        }
+        found[name] = tune_method(bench, name, metric, others=others, **how)
+        chosen |= found[name].chosen
+    return Tuned(found)
 
 
 def write_settings(tuned: Tuned) -> None:

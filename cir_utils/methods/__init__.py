@@ -74,6 +74,18 @@ SETTINGS: dict[str, Setting] = {
     ),
     "vision": Setting(str, "X^R: agents that look at pictures", choices=("on", "off"), default="on"),
     "text": Setting(str, "X^R: agents that read captions", choices=("on", "off"), default="on"),
+    "verification": Setting(
+        str,
+        "xr-sdr: how answers count in the fine stage, by their probabilities or as X^R counts them",
+        choices=("probabilities", "counts"),
+        default="probabilities",
+    ),
+    "weight_text": Setting(
+        float, "xr-sdr: weight of the log-likelihood of the captions' answers", default=0.03
+    ),
+    "weight_vision": Setting(
+        float, "xr-sdr: weight of the log-likelihood of the pictures' answers", default=0.1
+    ),
     "prune": Setting(
         str,
         "X^R: leave out verifications that cannot change the places that metrics look at",
@@ -88,6 +100,7 @@ BETAS = tuple(step / 20 for step in range(21))
 LAMBDAS = tuple(step / 20 for step in range(21))
 K_PRIMES = (10, 20, 30, 40, 50, 75, 100)
 KAPPAS = (10, 30, 60, 100)
+WEIGHTS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 
 METHODS: dict[str, Method] = {
     "random": Method("baselines:random_order", "the gallery in random order, another one for every query"),
@@ -111,10 +124,27 @@ METHODS: dict[str, Method] = {
         grid={"k_prime": K_PRIMES, "lambda": LAMBDAS, "kappa": KAPPAS},
         scorer="xr:scorer",
     ),
+    "xr-sdr": Method(
+        "xr_sdr:run",
+        "ours: X^R with SDR-CIR's query in its coarse stage and verification by probability",
+        (
+            "alpha",
+            "beta",
+            "lambda",
+            "k_prime",
+            "kappa",
+            "weight_text",
+            "weight_vision",
+            "stages",
+            "verification",
+        ),
+        grid={"weight_text": WEIGHTS, "weight_vision": WEIGHTS},
+        scorer="xr_sdr:scorer",
+    ),
 }
 
 #: The methods whose settings make up a profile's, which ``cir tune`` without a method tunes.
-PROFILE_METHODS = ("sdr-cir", "xr")
+PROFILE_METHODS = ("sdr-cir", "xr", "xr-sdr")
 
 
 def get_method(name: str) -> Method:

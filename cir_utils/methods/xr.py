@@ -140,8 +140,8 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
         subset = None
         if members is not None:
             subset = coarse_among(S_t, S_v, members, settings["kappa"], sides)[1]
-    traces = _traces(bench, imagined)
-    counts = _counts(imagined) | {"cut_captions": sum(bench.cut(captions))}
+    traces = imagined_traces(bench, imagined)
+    counts = imagined_counts(imagined) | {"cut_captions": sum(bench.cut(captions))}
     if settings["stages"] == "coarse":
         whole = fused.shape == S_t.shape  # in gallery order then
         shown = fused if whole else torch.zeros_like(S_t).scatter(1, bench.places, fused)
@@ -169,7 +169,7 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
         final = torch.cat([head.gather(1, found.order), order[:, head.shape[1] :]], dim=1)
         if subset is not None:
             subset = subset.gather(1, fine[1].order)
-    _add_fine(traces, bench, asked, checked, head, found, sides)
+    add_fine(traces, bench, asked, checked, head, found, sides)
     # The scores shown in traces are the final ones, for the k' candidates that have them. What a trace lists
     # is among the first places, whose scores are exact.
     shown = S_t.zero_().scatter_(1, head, found.scores)
@@ -489,7 +489,8 @@ def correct(probabilities: Sequence[float], expected: Sequence[bool]) -> int:
     return sum(p != 0.5 and (p > 0.5) == answer for p, answer in zip(probabilities, expected, strict=True))
 
 
-def _traces(bench: Workbench, imagined: Imagination) -> list[dict[str, Any]]:
+def imagined_traces(bench: Workbench, imagined: Imagination) -> list[dict[str, Any]]:
+    """The beginning of every trace: what was imagined, and what of it CLIP cut or did not know."""
     traces = bench.plain_traces()
     for number, trace in enumerate(traces):
         trace["said"], trace["agents"] = [], []
@@ -515,7 +516,8 @@ def _traces(bench: Workbench, imagined: Imagination) -> list[dict[str, Any]]:
     return traces
 
 
-def _counts(imagined: Imagination) -> dict[str, int]:
+def imagined_counts(imagined: Imagination) -> dict[str, int]:
+    """Fallbacks of the imagination, and what :func:`text_counts` counts of its captions."""
     groups = [encoded for encoded in (imagined.C_t, imagined.C_v) if encoded is not None]
     return {
         "fallbacks": sum(answer.fallback for answer in [*imagined.text, *imagined.vision]),
@@ -523,7 +525,7 @@ def _counts(imagined: Imagination) -> dict[str, int]:
     }
 
 
-def _add_fine(
+def add_fine(
     traces: list[dict[str, Any]],
     bench: Workbench,
     questions: Questions,
