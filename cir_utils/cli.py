@@ -414,10 +414,7 @@ def reproduce_command(
         if out is not None and (run is None or len(chosen) > 1):
             raise InputError("--out names the folder of one run: give --run with one condition")
         if run is not None and not dry_run:
-            kept = [
-                reproduce.run_condition(one, root=root, device=device, cache_dir=cache, out=out)
-                for one in chosen
-            ]
+            kept = reproduce.run_conditions(chosen, root=root, device=device, cache_dir=cache, out=out)
         elif not dry_run:
             kept = reproduce.find_kept(runs or [reproduce.RUNS, reproduce.RESULTS])
     if dry_run:

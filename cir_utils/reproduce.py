@@ -575,34 +575,44 @@ def _intervals(
     return {name: (found[name] - half[name], found[name] + half[name]) for name in metrics}
 
 
-def run_condition(
-    condition: Condition,
-    *,
-    bench: Workbench | None = None,
-    root: Path | None = None,
-    device: str = "auto",
-    cache_dir: Path | None = None,
-    out: Path | None = None,
-) -> Kept:
-    """Run a condition and keep its run folder (``out``, else a new one below ``runs/``). ``bench`` is used
-    instead of one that is opened here.
+def run_condition(condition: Condition, bench: Workbench | None, out: Path | None = None) -> Kept:
+    """Run a condition on its workbench and keep its run folder (``out``, else a new one below ``runs/``).
 
-    Raises :class:`InputError` for a condition without an implementation, and for data, models or a server
-    that are not there."""
+    Raises :class:`InputError` for a condition without an implementation (``bench`` may be None then alone)
+    and for models or a server that are not there."""
     if condition.missing:
         raise InputError(
             f"condition {condition.id} cannot be run: {condition.missing}; `cir reproduce --dry-run` lists "
             "those that can"
         )
-    if bench is None:
-        bench = open_workbench(
-            condition.benchmark, condition.profile, condition.split, root=root, device=device,
-            cache_dir=cache_dir, **condition.choices,
-        )  # fmt: skip
+    assert bench is not None
     settings = resolve_settings(condition.method, bench.settings, condition.settings)
     label = condition.record.record["label"] if condition.record is not None else None
     run = run_method(bench, condition.method, settings, label=label)
     return Kept(run.save(out), run)
+
+
+def run_conditions(
+    chosen: Sequence[Condition],
+    *,
+    root: Path | None = None,
+    device: str = "auto",
+    cache_dir: Path | None = None,
+    out: Path | None = None,
+) -> list[Kept]:
+    """:func:`run_condition` for each of ``chosen``, one workbench for neighbours that take the same. Of
+    several, those without an implementation are left out."""
+    able = [condition for condition in chosen if not condition.missing] or chosen
+    kept, before, bench = [], None, None
+    for condition in able:
+        wanted = (condition.benchmark, condition.profile, condition.split, dict(condition.choices))
+        if not condition.missing and wanted != before:
+            bench, before = None, wanted  # the earlier one's models go before others come
+            bench = open_workbench(
+                *wanted[:3], root=root, device=device, cache_dir=cache_dir, **condition.choices
+            )
+        kept.append(run_condition(condition, bench, out))
+    return kept
 
 
 # --- orders -----------------------------------------------------------------------------------------------

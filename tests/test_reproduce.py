@@ -185,7 +185,7 @@ def test_ids_are_unique_and_what_is_not_here_says_so(results: Path) -> None:
     assert published("xr", "circo", B32, "questions 3").command == ""
     assert published("sdr-cir", "circo", L14, "without selective extraction").command == ""
     with pytest.raises(InputError, match="circo-test/ViT-L-14/seize cannot be run: no implementation"):
-        reproduce.run_condition(seize)
+        reproduce.run_conditions([seize])
 
 
 def test_needs_name_pictures_form_weights_memory_and_server() -> None:
@@ -376,7 +376,7 @@ def test_what_a_server_said_is_read_from_the_run_folder(tmp_path: Path) -> None:
 
 def test_a_mini_condition_reproduces_its_record(results: Path, bench: Workbench, tmp_path: Path) -> None:
     (sdr,) = reproduce.select(conditions(results), "mini-circo-val/sdr-cir")
-    kept = reproduce.run_condition(sdr, bench=bench, out=tmp_path / "run")
+    kept = reproduce.run_condition(sdr, bench, tmp_path / "run")
     rows = result_rows([sdr], [kept])
     assert [row["metric"] for row in rows] == list(TABLE_METRICS["mini-circo"])
     assert [(row["verdict"], row["ours"], row["remark"]) for row in rows] == [
@@ -409,6 +409,25 @@ def test_another_platform_and_other_weights_are_told(results: Path, bench: Workb
     record["inputs"]["encoder"]["weights_sha256"] = "0" * 64
     row = result_rows([one], [kept])[0]
     assert "the encoder has other weights than that of the record: make the records anew" in row["remark"]
+
+
+@pytest.mark.slow  # 10 s on one quiet core: a gallery of 1,968 pictures is encoded
+def test_shipped_mini_rows_reproduce_to_four_decimals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ships gives what its records say. New weights or pictures need new records: see the remark."""
+    monkeypatch.chdir(tmp_path)
+    chosen = [
+        *reproduce.select(conditions(), "mini-cirr-test/random"),
+        *reproduce.select(conditions(), "mini-cirr-test/text-only"),
+        *reproduce.select(conditions(), "mini-cirr-test/image-text"),
+    ]
+    kept = reproduce.run_conditions(chosen, device="cpu", cache_dir=tmp_path / "cache")
+    rows = result_rows(chosen, kept)
+    assert len(rows) == 3 * 7
+    for row in rows:
+        told = f"{row['condition']} {row['metric']}: {row['ours']} for {row['value']}; {row['remark']}"
+        assert row["verdict"] == "OK", told
 
 
 # --- orders -----------------------------------------------------------------------------------------------
@@ -538,7 +557,9 @@ def test_the_command(
     assert "4 OK" in cir(capsys, "--list")[1].splitlines()[-1]
     assert "0 OK" in cir(capsys, "--list", "--runs", str(tmp_path / "nowhere"))[1].splitlines()[-1]
 
+    opened.clear()
     code, out, _ = cir(capsys, "--run", "mini-*/*-only", "--json")
+    assert len(opened) == 1  # three conditions, one workbench
     assert code == 0 and {row["method"] for row in json.loads(out)["rows"]} == {
         "image-only", "text-only", "description-only",
     }  # fmt: skip
