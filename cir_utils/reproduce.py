@@ -157,7 +157,8 @@ def published_rows(path: Path = PUBLISHED) -> tuple[dict[str, str], ...]:
 
     Raises :class:`InputError` that names the first line at fault: other columns, a value outside 0 to 100, a
     name that the matrix does not know, a metric that its benchmark does not have, a figure listed twice."""
-    known, seen, rows = matrix(), set(), []
+    known, rows = matrix(), []
+    seen: set[tuple[str, ...]] = set()
     with open(path, encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
         if tuple(reader.fieldnames or ()) != COLUMNS:
@@ -603,13 +604,21 @@ def run_conditions(
     """:func:`run_condition` for each of ``chosen``, one workbench for neighbours that take the same. Of
     several, those without an implementation are left out."""
     able = [condition for condition in chosen if not condition.missing] or chosen
-    kept, before, bench = [], None, None
+    kept: list[Kept] = []
+    before: tuple[Any, ...] | None = None
+    bench: Workbench | None = None
     for condition in able:
         wanted = (condition.benchmark, condition.profile, condition.split, dict(condition.choices))
         if not condition.missing and wanted != before:
             bench, before = None, wanted  # the earlier one's models go before others come
             bench = open_workbench(
-                *wanted[:3], root=root, device=device, cache_dir=cache_dir, **condition.choices
+                condition.benchmark,
+                condition.profile,
+                condition.split,
+                root=root,
+                device=device,
+                cache_dir=cache_dir,
+                **condition.choices,
             )
         kept.append(run_condition(condition, bench, out))
     return kept
