@@ -441,6 +441,62 @@ def compare_command(
         print(f"written to {out}" if out is not None else text.rstrip("\n"))
 
 
+@app.command("reproduce")
+def reproduce_command(
+    list_: Annotated[
+        bool, typer.Option("--list", help="Every expected figure beside ours, with its verdict.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the commands and what they need; run nothing.")
+    ] = False,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run", help="Run this condition, or all that match: 'mini-*/sdr-cir'.", metavar="COND"
+        ),
+    ] = None,
+    report: Annotated[bool, typer.Option("--report", help="The whole matrix as Markdown.")] = False,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--runs", help="Folder of our runs; may be repeated; default: runs/ and results/."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Run folder of --run; default: a new one under runs/.")
+    ] = None,
+    root: RootOption = None,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What was published, what our runs give, and whether they agree."""
+    if list_ + report + (dry_run or run is not None) != 1:
+        raise InputError("reproduce does one thing: give --list, --dry-run, --run COND or --report")
+    if as_json and (report or dry_run):
+        raise InputError("--json belongs to --list and --run; --report is Markdown, --dry-run is a script")
+    with _only_result_on_stdout():
+        from cir_utils import reproduce
+
+        chosen = reproduce.conditions()
+        if run is not None:
+            chosen = reproduce.select(chosen, run)
+        if out is not None and (run is None or len(chosen) > 1):
+            raise InputError("--out names the folder of one run: give --run with one condition")
+        if run is not None and not dry_run:
+            kept = reproduce.run_conditions(chosen, root=root, device=device, cache_dir=cache, out=out)
+        elif not dry_run:
+            kept = reproduce.find_kept(runs or [reproduce.RUNS, reproduce.RESULTS])
+    if dry_run:
+        print(reproduce.dry_run(chosen))
+        return
+    if report:
+        print(reproduce.report(kept=kept))
+        return
+    rows = reproduce.result_rows(chosen, kept)
+    print(json.dumps({"rows": rows}, ensure_ascii=False) if as_json else reproduce.listing(rows))
+    if run is not None and any(row["verdict"] == "off" for row in rows):
+        raise typer.Exit(1)
+
+
 @app.command("tutorial")
 def tutorial_command(
     out: Annotated[

@@ -1,4 +1,5 @@
-"""Run all systems on the mini benchmarks; write the tables of README.md and docs/results.md from the records.
+"""Run all systems on the mini benchmarks; write the tables of README.md, docs/results.md and
+docs/reproduction.md from the records.
 
     python -m data_scripts.make_readme_tables --run     # run everything, keep the records, write the tables
     python -m data_scripts.make_readme_tables --run --benchmark mini-cirr    # run this one; may be repeated
@@ -6,8 +7,9 @@
     python -m data_scripts.make_readme_tables --check   # exit 1 when a file is not what the records give
 
 Records lie in ``results/<benchmark>-<split>/`` (``run.json`` and ``metrics.json`` of every run; rankings and
-traces are left out). The two files hold pairs of marks, and what stands between a pair is generated: the
-methods of a benchmark, its ablations and paired tests, or the headline metric of several benchmarks.
+traces are left out). The files hold pairs of marks, and what stands between a pair is generated: the methods
+of a benchmark, its ablations and paired tests, the headline metric of several benchmarks, or the reproduction
+matrix (`cir reproduce --report`).
 
     <!-- table: mini-circo-test -->
     <!-- end of table -->
@@ -16,6 +18,9 @@ methods of a benchmark, its ablations and paired tests, or the headline metric o
     <!-- end of table -->
 
     <!-- summary: mini-circo-test mini-cirr-test mini-fashioniq-test -->
+    <!-- end of table -->
+
+    <!-- reproduction: all -->
     <!-- end of table -->
 
 The last cell of a table row that begins with a link to a notebook gets its minutes, from
@@ -33,7 +38,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from cir_utils import compare
+from cir_utils import compare, reproduce
 from cir_utils.benchmarks import BENCHMARKS
 from cir_utils.errors import InputError
 from cir_utils.experiments import METHODS, load_experiments, pairs_among, run_experiments
@@ -45,11 +50,12 @@ from cir_utils.workbench import open_workbench
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 README = ROOT / "README.md"
-DOCUMENTS = (README, ROOT / "docs" / "results.md")
+DOCUMENTS = (README, ROOT / "docs" / "results.md", ROOT / "docs" / "reproduction.md")
 #: The benchmarks that ``--run`` runs when none is named.
 MINI = tuple(name for name, entry in BENCHMARKS.items() if entry.shipped)
 MARKS = re.compile(
-    r"(<!-- (table|ablations|summary): ([a-z0-9 -]+?) -->\n).*?(<!-- end of table -->)", re.DOTALL
+    r"(<!-- (table|ablations|summary|reproduction): ([a-z0-9 -]+?) -->\n).*?(<!-- end of table -->)",
+    re.DOTALL,
 )
 #: A row of the table of notebooks: all but the last cell, and the notebook's name.
 ROW = re.compile(r"^(\| \[[^]]*\]\(notebooks/(\w+)\.ipynb\) \|.*\|)[^|\n]*\|$", re.MULTILINE)
@@ -67,6 +73,8 @@ def filled(text: str, results: Path = RESULTS) -> str:
     }
 
     def part(match: re.Match[str]) -> str:
+        if match[2] == "reproduction":
+            return f"{match[1]}\n{reproduce.report(results)}\n{match[4]}"
         groups = [records(name, results) for name in match[3].split()]
         return f"{match[1]}\n{parts[match[2]](groups)}\n{match[4]}"
 
