@@ -136,8 +136,8 @@ def calls_of_record(record: Mapping[str, Any]) -> tuple[int, int]:
     descriptions asked for again because they repeat the reference. The two numbers differ where a count does
     not say which query it fell on: in CIRR's runs, whose queries verify up to five candidates more than k'
     (the members of the subset that are not among the k'), and where an agent that sees a picture fell back to
-    that picture's caption, which is one call if it was not asked for yet. A run that left verifications out
-    (lossless pruning) makes fewer calls than either."""
+    that picture's caption, which is one call if it was not asked for yet. What lossless pruning left out,
+    which the record counts, is taken off."""
     method, settings, counts, cost = (record[key] for key in ("method", "settings", "counts", "cost"))
     protocol = record["protocol"]
     Q, sizes = protocol["queries"], protocol["gallery_size"]
@@ -146,8 +146,8 @@ def calls_of_record(record: Mapping[str, Any]) -> tuple[int, int]:
     captions = cost["fallbacks"]
     if method in ("description-only", "sdr-cir"):
         least = most = Q
-    elif method == "xr":
-        text, vision = settings["text"] == "on", settings["vision"] == "on"
+    elif method in ("xr", "xr-sdr"):
+        text, vision = settings.get("text") != "off", settings.get("vision") != "off"
         fine = settings["stages"] == "full"
         # Statements and candidates are counted over all queries below: here only whether they are asked.
         plan = xr_calls(Q, sum(galleries), int(fine), 0.0, text=text, vision=vision)
@@ -159,6 +159,8 @@ def calls_of_record(record: Mapping[str, Any]) -> tuple[int, int]:
             asked = counts["questions"] * (text + vision)
             least += asked * min(settings["k_prime"], *ranked)
             most += asked * min(settings["k_prime"] + members, max(ranked))
+            saved = counts.get("text_not_asked", 0) + counts.get("vision_not_asked", 0)
+            least, most = least - saved, most - saved
         captions = captions if vision else 0
     else:
         return 0, 0

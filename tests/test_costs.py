@@ -63,25 +63,21 @@ def test_xr_at_its_edges() -> None:
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: f"{path.parts[-3]}/{path.parts[-2]}")
 def test_the_records_of_the_mini_runs_have_the_calls_that_were_planned(path: Path) -> None:
-    """Exactly, but for CIRR, whose members of subsets are counted over all queries alone, and for pruned
-    runs."""
+    """Exactly, but for CIRR, whose members of subsets are counted over all queries alone."""
     record = json.loads(path.read_text(encoding="utf-8"))
     least, most = calls_of_record(record)
     calls, cached = record["cost"]["mllm_calls"], record["cost"]["cached_calls"]
-    if any("prun" in name for name in record["counts"]):
-        assert calls <= most
-    else:
-        assert least <= calls <= most
-        if record["benchmark"] != "mini-cirr" and not record["cost"]["fallbacks"]:
-            assert least == calls == most
+    assert least <= calls <= most
+    if record["benchmark"] != "mini-cirr" and not record["cost"]["fallbacks"]:
+        assert least == calls == most
     if "reference_captions" in _xr_plan(record):
         assert cached >= record["protocol"]["queries"], "references are gallery pictures: captioned once"
 
 
 def _xr_plan(record: dict[str, Any]) -> dict[str, float]:
-    if record["method"] != "xr":
+    if record["method"] not in ("xr", "xr-sdr"):
         return {}
-    return xr_calls(1, 1, 1, 1, text=record["settings"]["text"] == "on")
+    return xr_calls(1, 1, 1, 1, text=record["settings"].get("text") != "off")
 
 
 WORLDS = {"mini-circo": write_world, "mini-cirr": write_cirr_world, "mini-fashioniq": write_fashion_world}
@@ -93,7 +89,7 @@ def test_a_run_on_the_small_world_asks_as_planned_and_the_cache_answers_the_rest
 ) -> None:
     bench = open_bench(WORLDS[name](tmp_path / "world"), tiny_clip, tmp_path / "cache", benchmark=name)
     mllm: Any = bench.agents.mllm
-    for method in ("sdr-cir", "xr", "image-only"):
+    for method in ("sdr-cir", "xr", "xr-sdr", "image-only"):
         before = len(mllm.requests) + sum(len(item.statements) for item in mllm.items)
         record = run_method(bench, method, resolve_settings(method, bench.settings)).record
         least, most = calls_of_record(record)
