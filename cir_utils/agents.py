@@ -371,14 +371,20 @@ class Agents:
         outcomes = self._ask_json(self._prompt("target_levels"), TargetLevels, values)
         levels = []
         for outcome, caption, text in zip(outcomes, captions, modifications, strict=True):
-            if outcome.value is not None:
-                said, instructions = outcome.value, tuple(outcome.value.instructions)
-                texts = (said.core, said.enhanced, said.comprehensive)
-                levels.append(Levels(*texts, instructions, (), (), False, (outcome.trace,)))
-            else:
-                stand_in = _joined(caption, text)
-                trace = self._fell_back(outcome, stand_in)
-                levels.append(Levels(*[stand_in] * 3, (_said(text),), (), (), True, (trace,)))
+            stand_in = _joined(caption, text)
+            value = outcome.value
+            levels.append(
+                Levels(
+                    core=value.core if value else stand_in,
+                    enhanced=value.enhanced if value else stand_in,
+                    comprehensive=value.comprehensive if value else stand_in,
+                    instructions=tuple(value.instructions) if value else (_said(text),),
+                    present=(),
+                    absent=(),
+                    fallback=value is None,
+                    traces=(outcome.trace if value else self._fell_back(outcome, stand_in),),
+                )
+            )
         return levels
 
     # --- X^R's imagination and questions ----------------------------------------------------------------

@@ -159,8 +159,8 @@ def load_profile(name: str) -> Profile:
         _check_keys("settings", entry["settings"], f"{name}.benchmarks.{bench_name}.settings")
         settings, source = dict(entry["settings"]), f"profiles.toml, {name}"
         if bench_name in tuned:
-            entry = tuned[bench_name]
-            settings.update({key: entry[key] for key in (*SETTING_NAMES, *OTHER_NAMES) if key in entry})
+            chosen = tuned[bench_name]
+            settings.update({key: chosen[key] for key in (*SETTING_NAMES, *OTHER_NAMES) if key in chosen})
             source = f"mini/settings.json, tuned on {tuned[bench_name]['tuned_on']}"
         benchmarks[bench_name] = BenchmarkSpec(
             name=bench_name,

@@ -66,8 +66,8 @@ def plane(
     protocol = Protocol("mini-circo", "val", "made up", 4, "kept", "relative caption", False, 1)
     bench = Workbench(
         Benchmark("mini-circo", "val", queries, GALLERY, folder, protocol, found=found),
-        profile="mini", encoder="none", mllm="none", prompts=prompts, settings={}, settings_source="", device=torch.device("cpu"),
-        cache_dir=folder / "no cache",
+        profile="mini", encoder="none", mllm="none", prompts=prompts, settings={}, settings_source="",
+        device=torch.device("cpu"), cache_dir=folder / "no cache",
     )  # fmt: skip
 
     def encode(texts: list[str]) -> Texts:
