@@ -11,6 +11,7 @@ the raw answers and their classes.
 | caption, dense caption | what is whole of a cut answer, else "an image" |
 | describe_target, Selective CoT, vision imagination | caption of the reference + ", " + modification text |
 | text imagination, edit_caption | the given caption + ", " + modification text |
+| target_levels | the same, on all three levels |
 | questions | one statement, the modification text itself, expected true |
 
 An empty modification text is replaced by "the same image" (as X^R's code does), and the trace says so.
@@ -30,7 +31,7 @@ from typing import Any, Generic, TypeVar
 from tqdm import tqdm
 
 from cir_utils.mllm import MLLM, UNCLEAR, Answer, Request, Unanswered, VerifyItem
-from cir_utils.prompts import Prompt, load_prompt
+from cir_utils.prompts import Prompt, load_prompt, prompts_of
 from cir_utils.response_cache import (
     ImageHashes,
     ResponseCache,
@@ -45,6 +46,7 @@ from cir_utils.schemas import (
     Questions,
     SelectiveCoT,
     Statement,
+    TargetLevels,
     TextImagination,
     VisionImagination,
     cut_text,
@@ -67,6 +69,7 @@ MAX_NEW_TOKENS = {
     "imagine_vision": 512,
     "questions": 1024,
     "edit_caption": 128,
+    "target_levels": 512,
 }
 MINI_MAX_NEW_TOKENS = {
     "caption": 64,
@@ -77,6 +80,7 @@ MINI_MAX_NEW_TOKENS = {
     "imagine_vision": 128,
     "questions": 256,
     "edit_caption": 64,
+    "target_levels": 192,
 }
 #: Requests or verification pairs that go to the model and into the cache at a time.
 BLOCK_REQUESTS = 256
@@ -154,6 +158,26 @@ class Imagined:
     absent: tuple[str, ...]
     fallback: bool
     trace: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """A target described on three levels of detail, ``core`` the shortest, and the atomic ``instructions``
+    of the modification text; ``present`` and ``absent`` as far as an agent named them. ``fallback``: at least
+    one of the texts is a stand-in. ``traces`` are those of all agents that were asked."""
+
+    core: str
+    enhanced: str
+    comprehensive: str
+    instructions: tuple[str, ...]
+    present: tuple[str, ...]
+    absent: tuple[str, ...]
+    fallback: bool
+    traces: tuple[dict[str, Any], ...] = field(repr=False)
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        return self.core, self.enhanced, self.comprehensive
 
 
 @dataclass(frozen=True)
@@ -315,6 +339,58 @@ class Agents:
             note=note,
             trace=trace,
         )
+
+    # --- ImageScope's reasoner --------------------------------------------------------------------------
+
+    def target_levels(
+        self, paths: Sequence[Path], captions: Sequence[str], modifications: Sequence[str]
+    ) -> list[Levels]:
+        """The target on three levels of detail, with the atomic instructions (ImageScope, stage 1).
+
+        One question from (C_r, T_m), texts alone, where the prompt set has the prompt ``target_levels``. A
+        set without it (``mini``) asks for what its model knows instead, and looks at the reference ``paths``
+        for it: text imagination gives the instructions and the comprehensive level, vision imagination the
+        core (the subject and what changes, nothing that nobody mentioned) with what is present and absent,
+        and Selective CoT the enhanced level (what changes, and what it selects of the reference)."""
+        if "target_levels" in prompts_of(self.prompt_set):
+            return self._levels_asked(captions, modifications)
+        text = self.imagine_text(captions, modifications)
+        vision = self.imagine_vision(paths, modifications)
+        selected = self.selective_cot(paths, modifications)
+        return [
+            Levels(
+                core=v.target_caption,
+                enhanced=s.description,
+                comprehensive=t.target_caption,
+                instructions=t.modifications,
+                present=v.present,
+                absent=v.absent,
+                fallback=t.fallback or v.fallback or s.fallback,
+                traces=(t.trace, v.trace, s.trace),
+            )
+            for t, v, s in zip(text, vision, selected, strict=True)
+        ]
+
+    def _levels_asked(self, captions: Sequence[str], modifications: Sequence[str]) -> list[Levels]:
+        values = _texts(modifications, caption=captions)
+        outcomes = self._ask_json(self._prompt("target_levels"), TargetLevels, values)
+        levels = []
+        for outcome, caption, text in zip(outcomes, captions, modifications, strict=True):
+            stand_in = _joined(caption, text)
+            value = outcome.value
+            levels.append(
+                Levels(
+                    core=value.core if value else stand_in,
+                    enhanced=value.enhanced if value else stand_in,
+                    comprehensive=value.comprehensive if value else stand_in,
+                    instructions=tuple(value.instructions) if value else (_said(text),),
+                    present=(),
+                    absent=(),
+                    fallback=value is None,
+                    traces=(outcome.trace if value else self._fell_back(outcome, stand_in),),
+                )
+            )
+        return levels
 
     # --- X^R's imagination and questions ----------------------------------------------------------------
 

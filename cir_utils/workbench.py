@@ -44,7 +44,7 @@ from cir_utils.profiles import (
     default_cache_dir,
     load_profile,
 )
-from cir_utils.prompts import DOMAINS, SLOTS, load_prompt
+from cir_utils.prompts import DOMAINS, load_prompt, prompts_of
 from cir_utils.response_cache import ANSWERS, ResponseCache
 from cir_utils.scoring import rank_by
 
@@ -461,7 +461,7 @@ class Workbench:
             describe = getattr(self.agents.mllm, "describe", None)  # a replay has nothing to tell
             if describe is not None:
                 found["server" if self._server else "local_mllm"] = describe()
-            prompts = [load_prompt(self.prompts, name, self.domain) for name in SLOTS]
+            prompts = [load_prompt(self.prompts, name, self.domain) for name in prompts_of(self.prompts)]
             found["prompts"] = {prompt.label.partition("/")[2]: prompt.sha256 for prompt in prompts}
             found["prompt_set"] = self.prompts
         return found

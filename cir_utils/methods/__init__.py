@@ -92,6 +92,34 @@ SETTINGS: dict[str, Setting] = {
         choices=("on", "off"),
         default="on",
     ),
+    "captions": Setting(
+        int, "LDRE, SEIZE: how many captions of the reference are sampled and edited", 1, 100, default=15
+    ),
+    "relevance_top": Setting(
+        int, "LDRE: how many of the largest drops in similarity weigh a caption", 1, 10**6, default=5
+    ),
+    "relevance_temperature": Setting(
+        float,
+        "LDRE: temperature of the captions' weights; large is the plain mean",
+        0.001,
+        1000,
+        default=0.04,
+    ),
+    "gain": Setting(float, "SEIZE: weight of a rise in similarity by the edit", high=1000, default=0.13),
+    "loss": Setting(float, "SEIZE: weight of a fall in similarity by the edit", high=1000, default=2.1),
+    "tau": Setting(float, "ImageScope: weight of a candidate's caption against its picture", default=0.15),
+    "verified": Setting(
+        int, "ImageScope: how many candidates are verified; 0 skips that stage", high=10**6, default=20
+    ),
+    "compared": Setting(
+        int, "ImageScope: how many are compared with the reference; 0 skips that", high=10**6, default=3
+    ),
+    "text_weight": Setting(
+        float, "WeiMoCIR: weight of the modification text against the reference image", default=0.8
+    ),
+    "caption_weight": Setting(
+        float, "WeiMoCIR: weight of a candidate's caption against its picture", default=0.1
+    ),
 }
 
 #: What ``cir tune`` tries: weights in steps of 0.05, and X^R's two constants.
@@ -123,6 +151,27 @@ METHODS: dict[str, Method] = {
         ("lambda", "k_prime", "kappa", "stages", "vision", "text", "prune"),
         grid={"k_prime": K_PRIMES, "lambda": LAMBDAS, "kappa": KAPPAS},
         scorer="xr:scorer",
+    ),
+    "cirevl": Method("cirevl:run", "CIReVL: the reference's caption, edited by the text, as the query"),
+    "ldre": Method(
+        "ldre:run",
+        "LDRE: many sampled captions, each edited, as one query weighted by how far their edits carry",
+        ("captions", "relevance_top", "relevance_temperature"),
+    ),
+    "seize": Method(
+        "seize:run",
+        "SEIZE: edited captions, with what the edit adds to or takes from each similarity",
+        ("captions", "gain", "loss"),
+    ),
+    "imagescope": Method(
+        "imagescope:run",
+        "ImageScope: three levels of target text, then verification and comparison with the reference",
+        ("tau", "verified", "compared"),
+    ),
+    "weimocir": Method(
+        "weimocir:run",
+        "WeiMoCIR: a weighted mean of image and text, against pictures and captions",
+        ("text_weight", "caption_weight"),
     ),
     "xr-sdr": Method(
         "xr_sdr:run",
