@@ -28,6 +28,7 @@ import torch
 from huggingface_hub import constants as hub_constants
 from huggingface_hub import try_to_load_from_cache
 from open_clip.tokenizer import HFTokenizer, SigLipTokenizer, SimpleTokenizer
+from PIL import Image
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import functional
@@ -138,26 +139,35 @@ class ClipEncoder:
             },
         }
 
-    @torch.no_grad()
     def encode_images(self, paths: Sequence[Path], batch_size: int = 64) -> Tensor:
         """Encode picture files: (n, D) float32, rows of unit length, on the encoder's device, in the order
         given.
 
         Pictures pass through :func:`cir_utils.images.load_image` and the preprocessing named in
-        ``preprocessing``. While one batch is computed the next is read: at most two batches of pixels are in
-        memory. Raises :class:`InputError` naming the file that cannot be read.
+        ``preprocessing``. Raises :class:`InputError` naming the file that cannot be read.
         """
+        model: Any = self.model
+        rows = self.over_images(paths, lambda pixels: self._unit(model.encode_image(pixels)), batch_size)
+        return torch.cat([torch.empty(0, self.width, device=self.device), *rows])
+
+    @torch.no_grad()
+    def over_images(
+        self, paths: Sequence[Path], compute: Callable[[Tensor], Tensor], batch_size: int = 64
+    ) -> list[Tensor]:
+        """``compute(pixels)`` of picture files in batches of ``(n, 3, height, width)``, preprocessed, in the
+        encoder's precision and on its device; in the order given.
+
+        While one batch is computed the next is read: at most two batches of pixels are in memory."""
         batches = [paths[start : start + batch_size] for start in range(0, len(paths), batch_size)]
-        rows = [torch.empty(0, self.width, device=self.device)]
+        rows = []
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             ahead = [pool.submit(self._pixels, path) for path in batches[0]] if batches else []
             for following in [*batches[1:], []]:
                 pixels = torch.stack([reading.result() for reading in ahead]) if ahead else None
                 ahead = [pool.submit(self._pixels, path) for path in following]
                 if pixels is not None:
-                    model: Any = self.model
-                    rows.append(self._unit(model.encode_image(pixels.to(self.device, self._dtype))))
-        return torch.cat(rows)
+                    rows.append(compute(pixels.to(self.device, self._dtype)))
+        return rows
 
     @torch.no_grad()
     def encode_texts(self, texts: Sequence[str], batch_size: int = 256) -> TextFeatures:
@@ -175,11 +185,21 @@ class ClipEncoder:
             for start in range(0, len(members), batch_size):
                 chosen = members[start : start + batch_size]
                 tokens = self.tokenizer([clean[i] for i in chosen]).to(self.device)
-                features[torch.tensor(chosen, device=self.device)] = self._unit(self._text(tokens, length))
+                outputs = self.text_outputs(tokens, length)
+                features[torch.tensor(chosen, device=self.device)] = self._unit(outputs)
         return TextFeatures(features, [n > self.context_length for n in counts], counts, unknown)
 
+    def tokenise(self, texts: Sequence[str]) -> tuple[Tensor, list[int]]:
+        """Token numbers ``(n, context_length)`` as the text tower gets them, on the encoder's device, cleaned
+        and cut as by :meth:`encode_texts`; and how many tokens each text has before any cut."""
+        clean = [self._clean(text) for text in texts]
+        return self.tokenizer(clean).to(self.device), self._count(clean)[0]
+
     def _pixels(self, path: Path) -> Tensor:
-        image = load_image(path)
+        return self.pixels(load_image(path))
+
+    def pixels(self, image: Image.Image) -> Tensor:
+        """A picture as the image tower gets it: ``(3, height, width)`` float32 on the CPU."""
         return self._preprocess(pad_to_ratio(image) if self.preprocessing == TARGET_PADDING else image)
 
     def _unit(self, features: Tensor) -> Tensor:
@@ -219,8 +239,10 @@ class ClipEncoder:
             for text, ids, spans in zip(texts, coded["input_ids"], coded["offset_mapping"], strict=True)
         ]
 
-    def _text(self, tokens: Tensor, length: int) -> Tensor:
-        """The text tower on the first ``length`` positions, where that is the same as on all of them.
+    def text_outputs(self, tokens: Tensor, length: int) -> Tensor:
+        """What the text tower gives for ``tokens`` ``(n, context_length)``: ``(n, D)``, not of unit length,
+        with gradients where they are on. It runs on the first ``length`` positions, where that is the same as
+        on all of them.
 
         It is the same for open_clip's ``CLIP`` with a causal mask and pooling at the end token: what comes
         after the end token cannot reach it. Other models get all positions.

@@ -33,7 +33,9 @@ class Experiment:
 
 
 #: The random ranking and the six methods, as the tables list them.
-METHODS = tuple(Experiment(name, name) for name in methods.METHODS)
+METHODS = tuple(Experiment(name, name) for name, method in methods.METHODS.items() if not method.trained)
+#: The systems with a trained network, which belongs to one encoder.
+TRAINED = tuple(Experiment(name, name) for name, method in methods.METHODS.items() if method.trained)
 #: SDR-CIR's Table 3 (description only is a method of its own) and X^R's stages and agents.
 ABLATIONS = (
     Experiment("description-only, plain prompt", "description-only", {"description": "plain"}),

@@ -46,13 +46,15 @@ class Setting:
 class Method:
     """Where a method's function lives (``module:function``) and the settings that it reads. ``grid`` has the
     settings that can be tuned on stored scores, each with its values, rising; ``scorer`` is the function that
-    ranks by them (see the head of this file)."""
+    ranks by them (see the head of this file). ``trained`` ones need weights that belong to the run's
+    encoder."""
 
     where: str
     about: str
     settings: tuple[str, ...] = ()
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     scorer: str = ""
+    trained: bool = False
 
 
 SETTINGS: dict[str, Setting] = {
@@ -120,6 +122,13 @@ SETTINGS: dict[str, Setting] = {
     "caption_weight": Setting(
         float, "WeiMoCIR: weight of a candidate's caption against its picture", default=0.1
     ),
+    "inversion": Setting(
+        str,
+        "where a picture's pseudo-word comes from: the trained network, or an optimisation for every picture",
+        choices=("network", "optimised"),
+        default="network",
+    ),
+    "oti_steps": Setting(int, "steps of inversion=optimised", low=1, high=10**5, default=350),
 }
 
 #: What ``cir tune`` tries: weights in steps of 0.05, and X^R's two constants.
@@ -172,6 +181,30 @@ METHODS: dict[str, Method] = {
         "weimocir:run",
         "WeiMoCIR: a weighted mean of image and text, against pictures and captions",
         ("text_weight", "caption_weight"),
+    ),
+    "pic2word": Method("pic2word:run", "Pic2Word: the reference as a word of the text", trained=True),
+    "searle": Method(
+        "searle:run",
+        "SEARLE: the reference as a word, inverted by optimisation or by the network that learnt it",
+        ("inversion", "oti_steps"),
+        trained=True,
+    ),
+    "isearle": Method(
+        "isearle:run",
+        "iSEARLE: SEARLE with noise against the modality gap, and hard negatives",
+        ("inversion", "oti_steps"),
+        trained=True,
+    ),
+    "lincir": Method(
+        "lincir:run", "LinCIR: the reference as a word, by a network trained on texts alone", trained=True
+    ),
+    "palavra": Method(
+        "palavra:run",
+        "PALAVRA: a word guessed by a set network, then optimised for the picture",
+        trained=True,
+    ),
+    "fti4cir": Method(
+        "fti4cir:run", "FTI4CIR: one word for the subject and several for its attributes", trained=True
     ),
     "xr-sdr": Method(
         "xr_sdr:run",
