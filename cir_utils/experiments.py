@@ -1,7 +1,7 @@
 """All systems and ablations of a benchmark on one workbench: one pass, one table.
 
-The six methods share gallery features, models and stored answers, so the whole list costs little more than
-its most expensive member. A random ranking is the first row; the ablations are those of the two papers."""
+They share gallery features, models and stored answers, so the course's list costs little more than its most
+expensive member; LDRE and SEIZE ask most of what the whole list adds. A random ranking is the first row."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class Experiment:
     overrides: dict[str, SettingValue] = field(default_factory=dict)
 
 
-#: The random ranking and the six methods, as the tables list them.
-METHODS = tuple(Experiment(name, name) for name, method in methods.METHODS.items() if not method.trained)
-#: The systems with a trained network, which belongs to one encoder.
-TRAINED = tuple(Experiment(name, name) for name, method in methods.METHODS.items() if method.trained)
+#: The random ranking and the six methods of the course.
+FIRST = ("random", "image-only", "text-only", "image+text", "description-only", "sdr-cir", "xr")
+METHODS = tuple(Experiment(name, name) for name in FIRST)
+#: All other systems, as the registry lists them: those that the two papers compare with, and ours.
+OTHERS = tuple(Experiment(name, name) for name in methods.METHODS if name not in FIRST)
 #: SDR-CIR's Table 3 (description only is a method of its own) and X^R's stages and agents.
 ABLATIONS = (
     Experiment("description-only, plain prompt", "description-only", {"description": "plain"}),
@@ -45,11 +46,16 @@ ABLATIONS = (
     Experiment("xr, coarse stage only", "xr", {"stages": "coarse"}),
     Experiment("xr, without the vision side", "xr", {"vision": "off"}),
     Experiment("xr, without the text side", "xr", {"text": "off"}),
+)
+#: What each part of ours adds.
+OWN_ABLATIONS = (
     Experiment("xr-sdr, coarse stage only", "xr-sdr", {"stages": "coarse"}),
     Experiment("xr-sdr, X^R's coarse stage", "xr-sdr", {"alpha": 0.0, "beta": 0.0}),
     Experiment("xr-sdr, X^R's fine stage", "xr-sdr", {"verification": "counts"}),
 )
+#: The course's methods and the papers' ablations, which notebook 07 runs; and everything there is.
 EXPERIMENTS = METHODS + ABLATIONS
+ALL = METHODS + OTHERS + ABLATIONS + OWN_ABLATIONS
 #: Which differences are tested (method, against).
 PAIRS = (
     ("sdr-cir", "description-only"),

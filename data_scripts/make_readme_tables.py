@@ -41,7 +41,7 @@ import pandas as pd
 from cir_utils import compare, reproduce
 from cir_utils.benchmarks import BENCHMARKS
 from cir_utils.errors import InputError
-from cir_utils.experiments import METHODS, load_experiments, pairs_among, run_experiments
+from cir_utils.experiments import ALL, METHODS, OTHERS, load_experiments, pairs_among, run_experiments
 from cir_utils.files import read_json, write_atomic
 from cir_utils.runs import Run, find_runs
 from cir_utils.tables import comparison
@@ -59,7 +59,7 @@ MARKS = re.compile(
 )
 #: A row of the table of notebooks: all but the last cell, and the notebook's name.
 ROW = re.compile(r"^(\| \[[^]]*\]\(notebooks/(\w+)\.ipynb\) \|.*\|)[^|\n]*\|$", re.MULTILINE)
-LABELS = tuple(experiment.label for experiment in METHODS)
+LABELS = tuple(experiment.label for experiment in METHODS + OTHERS)
 PERCENT = "Percent, with 95 % bootstrap intervals over queries."
 
 
@@ -99,19 +99,22 @@ def records(name: str, results: Path = RESULTS) -> list[Run]:
 
 
 def summary(groups: Sequence[Sequence[Run]]) -> str:
-    """One row a method, the random ranking first; one column a benchmark: its headline metric."""
-    table, told = pd.DataFrame({"method": list(LABELS)}), []
+    """One row a method, the random ranking first; one column a benchmark: its headline metric. The course's
+    methods must be there; any other system that one benchmark has, all must have."""
+    ran = {run.name for runs in groups for run in runs} | {experiment.label for experiment in METHODS}
+    labels = [label for label in LABELS if label in ran]
+    table, told = pd.DataFrame({"method": labels}), []
     for runs in groups:
         by_name = {run.name: run for run in runs}
         name, split = runs[0].record["benchmark"], runs[0].record["split"]
-        missing = [label for label in LABELS if label not in by_name]
+        missing = [label for label in labels if label not in by_name]
         if missing:
             raise InputError(
                 f"results/{name}-{split} holds no record of {', '.join(missing)}; make all with "
                 f"`python -m data_scripts.make_readme_tables --run --benchmark {name}`"
             )
         metric = runs[0].headline
-        found = comparison([by_name[label] for label in LABELS], pairs=[], metrics=[metric]).results
+        found = comparison([by_name[label] for label in labels], pairs=[], metrics=[metric]).results
         for end in ("", " low", " high"):
             table[f"{name} {metric}{end}"] = found[f"{metric}{end}"]
         told.append(f"{name} {split}, {len(runs[0].queries)} queries")
@@ -179,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in MINI if arguments.run else ():
             if name in chosen or "all" in chosen:
                 bench = open_workbench(name, "mini", arguments.split, device=arguments.device)
-                run_experiments(bench, RESULTS / f"{name}-{arguments.split}", whole=False)
+                run_experiments(bench, RESULTS / f"{name}-{arguments.split}", ALL, whole=False)
         before = {path: path.read_text(encoding="utf-8") for path in DOCUMENTS}
         after = {path: filled(text, RESULTS) for path, text in before.items()}
     except InputError as error:

@@ -303,7 +303,6 @@ def test_experiments_run_on_one_workbench_and_are_found_again(bench: Workbench, 
     assert [one.name for one in done] == [experiment.label for experiment in EXPERIMENTS]
     assert [one.record["method"] for one in done[: len(METHODS)]] == [
         "random", "image-only", "text-only", "image+text", "description-only", "sdr-cir", "xr",
-        "cirevl", "ldre", "seize", "imagescope", "weimocir",
     ]  # fmt: skip
     by_name = {one.name: one for one in done}
     assert by_name["sdr-cir, Anchor only"].record["settings"]["beta"] == 0
