@@ -458,7 +458,7 @@ def _draw_heat(fig: Figure, axes: Axes, weights: Any, values: Any, label: str) -
             f"{heights.shape}"
         )
     places = ground @ CORNERS
-    image = axes.tripcolor(*places.T, heights, cmap=MAP, shading="gouraud")
+    image = axes.tripcolor(places[:, 0], places[:, 1], heights, cmap=MAP, shading="gouraud")
     axes.fill(*CORNERS.T, facecolor="none", edgecolor=INK, linewidth=1.2)
     axes.plot(
         *places[heights.argmax()], "o", markerfacecolor="none", markeredgecolor=REFERENCE, markersize=15,
