@@ -331,7 +331,7 @@ def search_index(index: SearchIndex, W: Tensor, k: int, *, gallery: Gallery | No
             items = torch.empty(0, k, dtype=torch.int64)
             scores, widened = items.double(), items.new_empty(0, dtype=torch.bool)
         elif index.kind == "flat":
-            items, scores = _flat(index.handle, wide, k, source)
+            items, scores = _flat(index.handle, wide, k, _own_rows(index))
             widened = torch.zeros(len(wide), dtype=torch.bool)
         else:
             items, scores, widened = _approximate(faiss, index, wide, k, source)
@@ -419,7 +419,7 @@ def _approximate(
         if index.kind == "hnsw":
             # The graph's own rows: as good as it gets.
             flat = faiss.downcast_index(index.handle.storage)
-            items[widened] = _flat(flat, wide[widened], head, _source(index))[0]
+            items[widened] = _flat(flat, wide[widened], head, _own_rows(index))[0]
         else:
             every = faiss.SearchParametersIVF(nprobe=used["nlist"])
             found = index.handle.search(asked[widened.numpy()], head, params=every)
@@ -444,20 +444,20 @@ def _gallery_of(rows: Tensor) -> Gallery:
     return Gallery((rows,), torch.float32, rows.device, None, 0.0, 0.0)
 
 
-def _source(index: SearchIndex, gallery: Gallery | None = None) -> Gallery | None:
-    """Where rows for exact scores come from: the index itself, or `gallery`."""
-    if gallery is not None:
-        if (gallery.count, gallery.width) != (index.count, index.width):
-            raise InputError(
-                f"gallery of {gallery.count} x {gallery.width} features, index of {index.count} x "
-                f"{index.width}; give the features that the index was built from"
-            )
-        return gallery
-    if index.kind == "ivfpq":
-        return None
+def _source(index: SearchIndex, gallery: Gallery | None) -> Gallery | None:
+    """Where rows for exact scores come from: the index itself, or for ``ivfpq`` `gallery`."""
+    if gallery is not None and (gallery.count, gallery.width) != (index.count, index.width):
+        raise InputError(
+            f"gallery of {gallery.count} x {gallery.width} features, index of {index.count} x {index.width}; "
+            "give the features that the index was built from"
+        )
+    return gallery if index.kind == "ivfpq" else _own_rows(index)
+
+
+def _own_rows(index: SearchIndex) -> Gallery:
+    """A view of the rows that FAISS holds, made anew for every search: additions move them."""
     faiss = _faiss()
     flat = index.handle if index.kind == "flat" else faiss.downcast_index(index.handle.storage)
-    # A view of what FAISS holds, made anew for every search: adding rows moves them.
     rows = faiss.rev_swig_ptr(flat.get_xb(), index.count * index.width).reshape(index.count, index.width)
     return _gallery_of(torch.from_numpy(rows))
 
@@ -550,7 +550,7 @@ def save_index(index: SearchIndex, folder: Path | str) -> Path:
         },
     )
     for old in folder.iterdir():
-        left = re.fullmatch(rf"\.{FILE}\..*\.part|{FILE}", old.name)
+        left = re.fullmatch(rf"\.({FILE}|{MANIFEST})\..*\.part|{FILE}", old.name)
         if left and old.name != name:
             old.unlink(missing_ok=True)
     return folder / MANIFEST
