@@ -17,10 +17,12 @@ spoils graphs for inner products elsewhere (a few long rows that are near to eve
 **Never a -1.** FAISS fills a result up with -1 where a graph's walk or the lists it looks into hold too few
 items. Such a query is searched again through everything that the index holds, and `Found.widened` says so.
 
-**Threads.** FAISS brings an OpenMP of its own. Searches and builds use as many threads as torch is set to
-(`torch.set_num_threads`) and leave the setting of neither library changed. The pools of both stay in the
-process: with both busy at once there are twice as many threads as asked for. On macOS, where some builds
-refuse a second OpenMP ("OMP: Error #15"), install torch and faiss from one channel (conda-forge).
+**Threads.** Searches and builds use as many threads as torch is set to (`torch.set_num_threads`) and leave
+the setting of both libraries as it was. On Linux FAISS finds torch's OpenMP where torch was imported first,
+as it is here: one pool of threads, one setting (so `faiss.omp_set_num_threads` of your own would set torch's,
+too). Where faiss was imported first, each has a pool: with both busy there are twice as many threads. On
+macOS, where a second OpenMP may end the process ("OMP: Error #15"), install both from one channel
+(conda-forge).
 
 FAISS is not a part of the plain installation: ``pip install 'cir-utils[index]'``.
 """
@@ -149,7 +151,7 @@ def build_index(
     names = {
         "flat": "Flat",
         "hnsw": f"HNSW{used.get('M')}",
-        "ivfpq": f"IVF{used.get('nlist')},PQ{used.get('m')}x8",
+        "ivfpq": f"IVF{used.get('nlist')},PQ{used.get('m')}x8np",
     }
     handle = faiss.index_factory(width, names[kind], faiss.METRIC_INNER_PRODUCT)
     index = SearchIndex(kind, width, [], [], used, False, handle, set())

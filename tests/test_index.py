@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -391,7 +392,7 @@ def test_mapped_features_build_the_same_index(rows, sides, tmp_path, monkeypatch
     with pytest.raises(InputError, match="rows 300 to 599 are not those of the index"):
         check_belongs(index, map_features(tmp_path / "both.safetensors"))
     save_file({"features": rows * 2}, tmp_path / "long.safetensors")
-    with pytest.raises(InputError, match="row 0 has length 2"):
+    with pytest.raises(InputError, match="row . has length 2"):
         build_index(map_features(tmp_path / "long.safetensors"), ids_of(ROWS))
     with pytest.raises(InputError, match="8 values wide where 4 were expected"):
         add_to_index(build_index(unit(3, 4, 0), range(3)), mapped, ids_of(ROWS))
@@ -570,3 +571,79 @@ def test_threads_are_torchs_and_stay_as_they_were(rows, built, monkeypatch):
     monkeypatch.undo()
     assert seen == [3]
     assert (faiss.omp_get_max_threads(), torch.get_num_threads()) == before
+
+
+# --- the page and the benchmark ---------------------------------------------------------------------------
+
+
+def test_the_pages_lines_run(tmp_path, monkeypatch, capsys):
+    """`docs/faiss.md` on a stand-in for the workbench."""
+    page = Path(rooms.__file__).parent.parent / "docs" / "faiss.md"
+    if not page.is_file():
+        pytest.skip("docs/ is not here: the package is installed")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    gallery, texts = unit(200, 16, 0), unit(8, 16, 1)
+    bench = SimpleNamespace(
+        benchmark=SimpleNamespace(gallery=tuple(range(1000, 1200))),
+        gallery_features=gallery,
+        reference_features=gallery[:8],
+        modification_features=texts,
+        texts=["a text"] * 8,
+        encode_texts=lambda given: SimpleNamespace(features=texts.flip(0)[: len(given)]),
+    )
+    monkeypatch.setattr("cir_utils.workbench.open_workbench", lambda name: bench)
+    monkeypatch.chdir(tmp_path)
+    space: dict = {}
+    for block in blocks:
+        exec(block, space)
+    best = debiased_topk(gallery[:8], texts.flip(0), texts, prepare_gallery(gallery), 50, 0.15, 0.35).items
+    assert space["found"].ids[0] == [1000 + item for item in best[0].tolist()]  # a graph of 200: all found
+    out = capsys.readouterr().out
+    assert "approximate" in out and "recall@50 against the exact ranking: 1.000, worst query 1.00" in out
+    assert load_index("mini-circo.index").ids[-2:] == [1199, "a picture of mine"]
+
+
+def test_a_small_benchmark_measures_every_kind(tmp_path, capsys):
+    bench_index = pytest.importorskip("benchmarks.bench_index", reason="benchmarks/ is not here")
+    out = tmp_path / "b.json"
+    sizes = "--rows 600 --width 16 --clusters 10 --queries 3 --k 10 --rounds 2 --cores 1 --ef-search 20"
+    arguments = [*sizes.split(), "--shortlist", "40", "--keep", str(tmp_path / "graph"), "--out", str(out)]
+    assert bench_index.main(arguments) == 0
+    found = json.loads(out.read_text(encoding="utf-8"))
+    rows = {row["name"]: row for row in found["rows"]}
+    assert {name: row["exact"] for name, row in rows.items() if not name.startswith("scan")} == {
+        "flat": True,
+        "hnsw, efSearch 20": False,
+        "ivfpq, its codes alone": False,
+        "ivfpq, head scored again": False,
+        "shortlist of 40, flat": False,
+        "shortlist of 40, hnsw": False,
+    }
+    assert all(row["recall"] == 1 for row in rows.values() if row["exact"])
+    assert 0.5 < rows["ivfpq, its codes alone"]["recall"] <= rows["ivfpq, head scored again"]["recall"]
+    assert [row["name"] for row in found["bars"]][0] == "HNSW, clustered features: recall@k"
+    assert found["bars"][0]["ratio"] == rows["hnsw, efSearch 20"]["recall"]
+    assert found["bars"][1]["ratio"] == rows["hnsw, efSearch 20"]["speed"]["1"]
+    assert "| ivfpq, its codes alone | no |" in capsys.readouterr().out
+    # The features are the same from the same seed, so that the graph is taken up again.
+    assert bench_index.main(arguments) == 0
+    assert "building anew" not in capsys.readouterr().err
+    assert bench_index.main([*arguments, "--seed", "1"]) == 0
+    assert "building anew: features: rows 0 to 599 are not those of the index" in capsys.readouterr().err
+
+
+def test_a_speed_is_against_the_better_scan_round_by_round():
+    bench_index = pytest.importorskip("benchmarks.bench_index", reason="benchmarks/ is not here")
+    times = {"scan, float32": {1: [4.0, 9.0, 2.0]}, "scan, bfloat16": {1: [2.0, 10.0, 8.0]}}
+    assert bench_index._speed(times | {"hnsw": {1: [1.0, 1.0, 1.0]}}, "hnsw", 1) == 2.0  # of 2, 9 and 2
+    rows = [
+        {"name": "hnsw, efSearch 1", "recall": 0.9, "speed": {"1": 90.0, "2": 80.0}},
+        {"name": "hnsw, efSearch 2", "recall": 0.98, "speed": {"1": 30.0, "2": 9.0}},
+        {"name": "hnsw, efSearch 3", "recall": 0.99, "speed": {"1": 20.0, "2": 8.0}},
+        {"name": "flat", "recall": 1.0, "speed": {"1": 1.0, "2": 1.0}},
+    ]
+    said = bench_index.bars(rows, 2)
+    assert [(row["ratio"], row["holds"], row["by"]) for row in said] == [
+        (0.98, True, "hnsw, efSearch 2"), (30.0, True, "hnsw, efSearch 2"), (9.0, False, "hnsw, efSearch 2")
+    ]  # fmt: skip
+    assert not bench_index.bars(rows[:1], 2)[0]["holds"]
