@@ -522,8 +522,14 @@ def save_index(index: SearchIndex, folder: Path | str) -> Path:
     file that it names. Returns the path of ``index.json``.
 
     A FAISS file gets a new name each time and ``index.json`` is replaced last, so whoever is killed on the
-    way leaves the index that was there before. The file of an earlier index is then removed.
+    way leaves the index that was there before. The file of an earlier index is then removed. Raises
+    `InputError` for a mapped index.
     """
+    if index.mapped:
+        # FAISS would write the lists of ivfpq as a reference to a file.
+        raise InputError(
+            "a mapped index is in its folder already; copy that folder, or load with mapped=False"
+        )
     _check_whole(index)
     faiss, folder = _faiss(), Path(folder)
     name = f"{secrets.token_hex(8)}.faiss"
@@ -588,6 +594,8 @@ def load_index(folder: Path | str, features: Features | None = None, *, mapped: 
             f"{file}: holds {type(handle).__name__} of {handle.ntotal} x {handle.d} where {path.name} says "
             f"{about.kind} of {about.count} x {about.width}; build the index again"
         )
+    if about.kind == "ivfpq" and getattr(faiss.downcast_InvertedLists(handle.invlists), "filename", ""):
+        raise InputError(f"{file}: keeps its lists in another file; save the index with save_index")
     parts = [(part.count, part.sha256) for part in about.features]
     ids: list[ImageId] = list(about.ids)
     index = SearchIndex(about.kind, about.width, ids, parts, about.settings, mapped, handle, set(ids))

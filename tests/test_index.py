@@ -1,6 +1,7 @@
 """The FAISS index on the composed query: the flat kind to the item, the others flagged and measured; files
 that are whole, mapped, added to, and refused where they do not belong together."""
 
+import hashlib
 import importlib.util
 import json
 import math
@@ -362,6 +363,8 @@ def test_an_index_comes_back_from_its_folder(kind, mapped, rows, sides, built, t
             assert str(file) in Path("/proc/self/maps").read_text()
         with pytest.raises(InputError, match="a mapped index cannot be added to"):
             add_to_index(index, rows[:1], ["new"])
+        with pytest.raises(InputError, match="a mapped index is in its folder already"):
+            save_index(index, tmp_path / "c")
     else:
         add_to_index(index, unit(1, WIDTH, 9), ["new"])
         save_index(index, path.parent)
@@ -486,8 +489,6 @@ def test_files_that_do_not_belong_together_are_refused(rows, built, tmp_path):
     refused("settings.efSearch", settings={"efSearch": "many"})
     refused("more: Extra inputs", more=1)
     wrong = b"no index at all"
-    import hashlib
-
     told = {"name": file.name, "bytes": len(wrong), "sha256": hashlib.sha256(wrong).hexdigest()}
     refused("FAISS .* cannot read it", content=wrong, file=told)
     distances = faiss.IndexFlatL2(WIDTH)
@@ -501,6 +502,22 @@ def test_files_that_do_not_belong_together_are_refused(rows, built, tmp_path):
         load_index(tmp_path / "good", rows.flip(0))
     with pytest.raises(InputError, match=r"features \(299, 8\), index of 300 x 8"):
         load_index(tmp_path / "good", rows[1:])
+
+
+def test_lists_in_another_file_are_refused(built, tmp_path):
+    """A FAISS file may name any other file as the place of its lists."""
+    save_index(built["ivfpq"], tmp_path)
+    (file,) = tmp_path.glob("*.faiss")
+    shutil.copy(file, tmp_path / "elsewhere")
+    handle = load_index(tmp_path, mapped=True).handle
+    faiss.downcast_InvertedLists(handle.invlists).filename = str(tmp_path / "elsewhere")
+    faiss.write_index(handle, str(file))
+    about = json.loads((tmp_path / "index.json").read_text())
+    content = file.read_bytes()
+    about["file"] |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (tmp_path / "index.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match="keeps its lists in another file"):
+        load_index(tmp_path)
 
 
 # --- wrong input ------------------------------------------------------------------------------------------
