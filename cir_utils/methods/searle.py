@@ -150,19 +150,13 @@ def invert(
     compared with the pictures'. Every batch of :data:`BATCH` pictures has its own random numbers."""
     templates = TEMPLATES.get(prompts, TEMPLATES["default"])
     rows = [torch.empty(0, token_table(encoder).embedding_dim, device=features.device)]
-    frozen = [(parameter, parameter.requires_grad) for parameter in encoder.model.parameters()]
-    encoder.model.requires_grad_(False)
-    try:
-        for number, batch in enumerate(features.split(BATCH)):
-            rng = np.random.default_rng([seed, number])
-            rows.append(
-                _invert_batch(
-                    encoder, batch, concepts, steps, templates, rng, learning_rate, decay, noise, lambda_gpt
-                )
+    for number, batch in enumerate(features.split(BATCH)):
+        rng = np.random.default_rng([seed, number])
+        rows.append(
+            _invert_batch(
+                encoder, batch, concepts, steps, templates, rng, learning_rate, decay, noise, lambda_gpt
             )
-    finally:
-        for parameter, needed in frozen:
-            parameter.requires_grad_(needed)
+        )
     return torch.cat(rows)
 
 
