@@ -81,9 +81,13 @@ def run_experiments(
     whole: bool = True,
 ) -> list[Run]:
     """Run ``chosen`` in order; with ``out``, each into a folder of its own below it (``whole`` as in
-    :meth:`Run.save`), which takes the place of an earlier run of that label there."""
+    :meth:`Run.save`), which takes the place of an earlier run of that label there. Folders are numbered by
+    the place in :data:`ALL`, so that some may be run again, or later, without changing the table."""
     runs = []
-    for number, experiment in enumerate(tqdm(chosen, desc="runs", disable=not sys.stderr.isatty()), start=1):
+    place = {experiment.label: number for number, experiment in enumerate(ALL, start=1)}
+    own = len(ALL) + 1  # labels of a caller's own come after all others
+    for experiment in tqdm(chosen, desc="runs", disable=not sys.stderr.isatty()):
+        number = place.get(experiment.label, own)
         settings = resolve_settings(experiment.method, bench.settings, experiment.overrides)
         run = run_method(bench, experiment.method, settings, label=experiment.label)
         if out is not None:

@@ -3,6 +3,7 @@ docs/reproduction.md from the records.
 
     python -m data_scripts.make_readme_tables --run     # run everything, keep the records, write the tables
     python -m data_scripts.make_readme_tables --run --benchmark mini-cirr    # run this one; may be repeated
+    python -m data_scripts.make_readme_tables --run --only pic2word --only searle    # these rows alone
     python -m data_scripts.make_readme_tables           # write the tables from the kept records
     python -m data_scripts.make_readme_tables --check   # exit 1 when a file is not what the records give
 
@@ -174,6 +175,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--benchmark", action="append", choices=(*MINI, "all"), help="what --run runs; may be repeated"
     )
+    labels = [experiment.label for experiment in ALL]
+    parser.add_argument(
+        "--only", action="append", choices=labels, help="a row that --run runs; may be repeated"
+    )
     parser.add_argument("--split", default="test")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args(argv)
@@ -182,7 +187,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in MINI if arguments.run else ():
             if name in chosen or "all" in chosen:
                 bench = open_workbench(name, "mini", arguments.split, device=arguments.device)
-                run_experiments(bench, RESULTS / f"{name}-{arguments.split}", ALL, whole=False)
+                wanted = [one for one in ALL if one.label in (arguments.only or labels)]
+                run_experiments(bench, RESULTS / f"{name}-{arguments.split}", wanted, whole=False)
         before = {path: path.read_text(encoding="utf-8") for path in DOCUMENTS}
         after = {path: filled(text, RESULTS) for path, text in before.items()}
     except InputError as error:
