@@ -239,7 +239,7 @@ def published_conditions() -> tuple[Condition, ...]:
         groups.setdefault(key, []).append(
             Figure(row["metric"], float(row["value"]) / 100, row["source"], _remark(row))
         )
-    return tuple(_published(*key, tuple(figures)) for key, figures in groups.items())
+    return tuple(_published(key, tuple(figures)) for key, figures in groups.items())
 
 
 def _remark(row: Mapping[str, str]) -> str:
@@ -247,9 +247,8 @@ def _remark(row: Mapping[str, str]) -> str:
     return "; ".join(part for part in (second, row["remark"]) if part)
 
 
-def _published(
-    method: str, variant: str, benchmark: str, split: str, backbone: str, figures: tuple[Figure, ...]
-) -> Condition:
+def _published(key: tuple[str, ...], figures: tuple[Figure, ...]) -> Condition:
+    method, variant, benchmark, split, backbone = key
     system, bench = matrix()["systems"][method], matrix()["benchmarks"][benchmark]
     changed = system.get("variants", {}).get(variant) if variant else {}
     settings = dict((changed or {}).get("settings", {}))
@@ -362,7 +361,7 @@ def scores(kept: Kept) -> dict[str, float]:
     if kept.run.metrics or not path.exists():
         return kept.run.metrics
     found = read_json(path, "server's answer")
-    values = found if isinstance(found, dict) else {"": None}
+    values: dict[str, Any] = found if isinstance(found, dict) else {"": None}
     for name, value in values.items():
         if name not in TABLE_METRICS[kept.run.record["benchmark"]] or not (
             type(value) in (int, float) and 0 <= value <= 1

@@ -324,7 +324,9 @@ def test_an_experiment_replaces_its_earlier_run_under_another_number(
 ) -> None:
     run_experiments(bench, tmp_path / "runs", METHODS[1:3], whole=False)
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["02-image-only", "03-text-only"]
-    (tmp_path / "runs" / "02-image-only").rename(tmp_path / "runs" / "11-image-only")  # an older list's number
+    (tmp_path / "runs" / "02-image-only").rename(
+        tmp_path / "runs" / "11-image-only"
+    )  # an older list's number
     (tmp_path / "runs" / "notes-image-only").mkdir()
     run_experiments(bench, tmp_path / "runs", METHODS[:3], whole=False)
     found = sorted(path.name for path in (tmp_path / "runs").iterdir())

@@ -338,7 +338,10 @@ def test_one_methods_settings_are_kept_beside_the_others(
     one = tuning.tune(bench, methods=["sdr-cir"])
     with pytest.raises(InputError, match="other settings of mini-circo are missing; tune all of them"):
         tuning.write_settings(one)
-    entry = {"alpha": 0.5, "beta": 2, "lambda": 0.65, "k_prime": 7, "kappa": 9, "tuned_on": one.tuned_on}
+    entry = {
+        "alpha": 0.5, "beta": 2, "lambda": 0.65, "k_prime": 7, "kappa": 9,
+        "weight_text": 0, "weight_vision": 0.1, "tuned_on": one.tuned_on,
+    }  # fmt: skip
     path.write_text(json.dumps({"mini-circo": entry}))
     tuning.write_settings(one)
     assert read_mini_settings(path)["mini-circo"] == entry | one.values
