@@ -159,7 +159,7 @@ def calls_of_record(record: Mapping[str, Any]) -> tuple[int, int]:
             asked = counts["questions"] * (text + vision)
             least += asked * min(settings["k_prime"], *ranked)
             most += asked * min(settings["k_prime"] + members, max(ranked))
-            saved = counts.get("text_not_asked", 0) + counts.get("vision_not_asked", 0)
+            saved = counts.get("captions_not_asked", 0) + counts.get("pictures_not_asked", 0)
             least, most = least - saved, most - saved
         captions = captions if vision else 0
     else:
