@@ -55,6 +55,7 @@ from cir_utils.search import (
     MappedFeatures,
     _check_lengths,
     _exact_pairs,
+    _power,
     _queries,
     _scan_of,
     debiased_topk,
@@ -406,7 +407,6 @@ def _approximate(
     faiss: ModuleType, index: SearchIndex, wide: Tensor, k: int, source: Gallery | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What ``hnsw`` or ``ivfpq`` find: items, scores, and which queries needed a wider search."""
-    scan = _scan_of(wide, torch.float32)
     used = index.settings
     if index.kind == "hnsw":
         head = k
@@ -414,7 +414,9 @@ def _approximate(
     else:
         head = min(index.count, k * used["head"]) if source is not None else k
         params = faiss.SearchParametersIVF(nprobe=min(used["nprobe"], used["nlist"]))
-    asked = scan.rounded.numpy()
+    # Scaled by powers of two, which changes no order, so that no product overflows in float32.
+    scale = _power(-torch.frexp(wide.abs().amax(dim=1)).exponent)
+    asked = (wide * scale[:, None]).float().numpy()
     values, items = (torch.from_numpy(part) for part in index.handle.search(asked, head, params=params))
     widened = (items < 0).any(dim=1)
     if bool(widened.any()):
@@ -427,7 +429,7 @@ def _approximate(
             found = index.handle.search(asked[widened.numpy()], head, params=every)
             values[widened], items[widened] = (torch.from_numpy(part) for part in found)
     if source is None:
-        return items, values.double() / scan.scale[:, None], widened
+        return items, values.double() / scale[:, None], widened
     return *_rescored(wide, items, source, k), widened
 
 
