@@ -1,7 +1,7 @@
 """Drawings of the systems in boxes and arrows, from the table in :mod:`cir_utils.systems`.
 
-A box's kind shows in its shape, line and shade together, so that a drawing reads in grey; the label says it in
-words."""
+A box's kind shows in its shape, line and shade together, so that a drawing reads in grey; the label says it
+in words."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import shlex
 import tokenize
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from cir_utils.errors import InputError
 from cir_utils.methods import METHODS, get_method, resolve_settings
 from cir_utils.reproduce import RESULTS, find_kept
 from cir_utils.runs import TABLE_METRICS, Run, run_method
+from cir_utils.tables import Comparison, comparison
 from cir_utils.workbench import Workbench
 
 FOLDER = Path(__file__).resolve().parent / "methods"
@@ -194,12 +196,12 @@ _ALL = (
     System(
         "sdr-cir", "SDR-CIR", "arXiv:2602.04451", "descriptions",
         (
-            "An MLLM describes the target by Selective CoT, which takes from the reference only what the text "
-            "keeps or implies.",
+            "An MLLM describes the target by Selective CoT, which takes from the reference only what the "
+            "text keeps or implies.",
             "Anchor mixes the reference's own feature back in, and Debias takes the reference's share, "
             "the description's cosine less the text's, out of the score.",
-            "Both steps make one vector a query, so the gallery is searched with one product, and the MLLM is "
-            "asked once.",
+            "Both steps make one vector a query, so the gallery is searched with one product, and the MLLM "
+            "is asked once.",
         ),
         _boxes(
             ("r", "picture", "I_r", 0, 0, ""),
@@ -516,6 +518,25 @@ def places(scores: Mapping[str, float]) -> dict[str, int]:
     return {name: 1 + sum(other > score for other in scores.values()) for name, score in scores.items()}
 
 
+def compared_pairs(runs: Mapping[str, Run], pairs: Iterable[tuple[str, str]]) -> Comparison | None:
+    """The paired tests of those ``pairs`` (method, against) whose members are both among ``runs``, corrected
+    together; None where there are none."""
+    known = [pair for pair in pairs if pair[0] in runs and pair[1] in runs]
+    if not known:
+        return None
+    return comparison([runs[name] for name in dict.fromkeys(itertools.chain(*known))], pairs=known)
+
+
+def difference(made: Comparison | None, method: str, against: str) -> str:
+    """One test of :func:`compared_pairs` for a cell of a table, in percentage points: ``+1.2 (p = 0.010)``;
+    "not run yet" where it has no such pair."""
+    if made is not None:
+        for _, row in made.paired.iterrows():
+            if (row["method"], row["against"]) == (method, against):
+                return f"{100 * row['difference']:+.1f} (p = {row['p (Holm)']:.3f})"
+    return "not run yet"
+
+
 def calls_per_query(run: Run) -> float:
     """MLLM calls that the method made, divided by its queries (answers from the cache are counted)."""
     return float(run.record["cost"]["mllm_calls"]) / len(run.queries)
@@ -542,8 +563,8 @@ def run_live(
 
 
 def composed(run: Run, number: int) -> list[tuple[str, str]]:
-    """What a live run made of its query ``number``: its texts, pseudo-word sentence or weights, each with what
-    it is."""
+    """What a live run made of its query ``number``: its texts, pseudo-word sentence or weights, each with
+    what it is."""
     settings = run.record["settings"]
     formulas = {
         "random": ("query", "none"),
