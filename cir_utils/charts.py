@@ -174,9 +174,9 @@ def quality_cost(
 ) -> Figure:
     """Quality over cost, one point a name, with a marker and a colour for each of `kinds`.
 
-    The axis of costs is logarithmic from 1 and straight below, so that 0 has a place. A dashed staircase joins
-    the names that `not_beaten` gives. One axes. Raises `InputError` for lists of different lengths, negative
-    costs, or no name.
+    The axis of costs is logarithmic from 1 and straight below, so that 0 has a place. A dashed staircase
+    joins the names that `not_beaten` gives. One axes. Raises `InputError` for lists of different lengths,
+    negative costs, or no name.
     """
     if not names or not len(names) == len(costs) == len(qualities) == len(kinds):
         raise InputError(
