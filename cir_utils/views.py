@@ -3,12 +3,16 @@ call each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cir_utils.benchmarks import ImageId
-from cir_utils.charts import interval_chart
+from cir_utils.charts import interval_chart, side_by_side
+from cir_utils.diagrams import system_diagrams
 from cir_utils.plots import figure_alt, ranked_strip, show_query
+from cir_utils.runs import Run
+from cir_utils.show import escaped, table
+from cir_utils.systems import composed, in_family
 from cir_utils.tables import Comparison
 from cir_utils.workbench import Workbench
 
@@ -51,6 +55,51 @@ def view_ranking(
         f"{len(images)}, by place: {ranks}.",
     )
     return sum(wanted)
+
+
+def view_systems(family: str, per_row: int = 2) -> None:
+    """Show the systems of ``family`` (of ``systems.FAMILIES``): their drawings, and each in three
+    sentences."""
+    systems = in_family(family)
+    figure_alt(system_diagrams(systems, per_row), ". ".join(system.spoken() for system in systems) + ".")
+    table(
+        [[f"**{escaped(one.title)}** `{one.name}`", " ".join(map(escaped, one.sentences)), one.source or "–"]
+         for one in systems],
+        ["system", "in three sentences", "source"],
+    )  # fmt: skip
+
+
+def view_answers(
+    bench: Workbench,
+    runs: Mapping[str, Run],
+    number: int,
+    lacking: Mapping[str, str] | None = None,
+    first: int = 5,
+) -> None:
+    """Show what the systems ``runs`` composed for the workbench's query ``number``, and their ``first``
+    pictures side by side, true targets and the reference framed. ``lacking`` are systems that did not run,
+    each with the reason, which stands in their line."""
+    query, path = bench.queries[number], bench.benchmark.image_path
+    rows = [
+        [f"`{name}`", "; ".join(f"*{what}*: {escaped(text)}" for what, text in composed(run, number))]
+        for name, run in runs.items()
+    ]
+    rows += [[f"`{name}`", f"did not run here: {escaped(why)}"] for name, why in (lacking or {}).items()]
+    table(rows, ["system", "what it composed"])
+    if not runs:
+        return
+    heads = {name: list(run.rankings[query.id][:first]) for name, run in runs.items()}
+    wanted = {name: [image in query.targets for image in head] for name, head in heads.items()}
+    figure_alt(
+        side_by_side(
+            {name: [path(image) for image in head] for name, head in heads.items()},
+            wanted,
+            {name: [image == query.reference for image in head] for name, head in heads.items()},
+        ),
+        f"First {first} pictures for query {query.id}, “{query.text}”; true targets among them: "
+        + "; ".join(f"{name} {sum(marks)}" for name, marks in wanted.items())
+        + ".",
+    )
 
 
 def view_results(comparison: Comparison, title: str = "") -> None:
