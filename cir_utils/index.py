@@ -596,7 +596,7 @@ def load_index(folder: Path | str, features: Features | None = None, *, mapped: 
             f"{file}: holds {type(handle).__name__} of {handle.ntotal} x {handle.d} where {path.name} says "
             f"{about.kind} of {about.count} x {about.width}; build the index again"
         )
-    if about.kind == "ivfpq" and getattr(faiss.downcast_InvertedLists(handle.invlists), "filename", ""):
+    if about.kind == "ivfpq" and getattr(faiss.downcast_InvertedLists(handle.invlists), "filename", None):
         raise InputError(f"{file}: keeps its lists in another file; save the index with save_index")
     parts = [(part.count, part.sha256) for part in about.features]
     ids: list[ImageId] = list(about.ids)
