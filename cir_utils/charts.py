@@ -202,7 +202,7 @@ def quality_cost(
     axes.set_xlim(-0.15, max(5.0, 14 * max(costs)))
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
-    for column in _columns([min(cost, 1) + np.log10(max(cost, 1)) for cost in costs], 0.75):
+    for column in _columns([min(cost, 1) + np.log10(max(cost, 1)) for cost in costs], 0.5):
         right = max(costs[n] for n in column)
         right = 1.3 * right if right >= 1 else right + 0.12
         heights = _spread([qualities[n] for n in column], low, high, 18)
