@@ -232,10 +232,12 @@ def quality_cost(
 def not_beaten(names: Sequence[str], costs: Sequence[float], qualities: Sequence[float]) -> list[str]:
     """The names that no other one beats: none is better at the same cost or less. In order of cost; of equals
     the first given."""
-    best, kept = -np.inf, []
+    best = -np.inf
+    kept: list[str] = []
     for n in sorted(range(len(names)), key=lambda n: (costs[n], -qualities[n], n)):
         if qualities[n] > best:
-            best, kept = qualities[n], [*kept, names[n]]
+            best = qualities[n]
+            kept.append(names[n])
     return kept
 
 
