@@ -186,7 +186,7 @@ def quality_cost(
         raise InputError(f"quality and cost: a cost of {min(costs):g}; costs are 0 or more")
     fig = _figure(7.4, 4.6)
     axes = fig.subplots()
-    axes.set_xscale("symlog", linthresh=1, linscale=0.6)
+    axes.set_xscale("symlog", linthresh=1)
     for i, kind in enumerate(dict.fromkeys(kinds)):
         own = [n for n, other in enumerate(kinds) if other == kind]
         axes.plot(
@@ -202,9 +202,9 @@ def quality_cost(
     axes.set_xlim(-0.15, max(5.0, 14 * max(costs)))
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
-    for column in _columns([min(cost, 1) * 0.6 + np.log10(max(cost, 1)) for cost in costs], 0.75):
+    for column in _columns([min(cost, 1) + np.log10(max(cost, 1)) for cost in costs], 0.5):
         right = max(costs[n] for n in column)
-        right = 1.35 * right if right >= 1 else right + 0.16
+        right = 1.3 * right if right >= 1 else right + 0.12
         heights = _spread([qualities[n] for n in column], low, high, 18)
         over = max(0.0, max(heights) - high)  # labels pushed out at the top move down together
         for n, height in zip(column, heights, strict=True):
@@ -232,10 +232,12 @@ def quality_cost(
 def not_beaten(names: Sequence[str], costs: Sequence[float], qualities: Sequence[float]) -> list[str]:
     """The names that no other one beats: none is better at the same cost or less. In order of cost; of equals
     the first given."""
-    best, kept = -np.inf, []
+    best = -np.inf
+    kept: list[str] = []
     for n in sorted(range(len(names)), key=lambda n: (costs[n], -qualities[n], n)):
         if qualities[n] > best:
-            best, kept = qualities[n], [*kept, names[n]]
+            best = qualities[n]
+            kept.append(names[n])
     return kept
 
 
@@ -267,16 +269,17 @@ def side_by_side(
     if not rankings or len(lengths) != 1 or 0 in lengths:
         raise InputError("side by side: expected one or more rankings, with as many pictures and marks each")
     count, lines = lengths.pop(), -(-len(rankings) // per_row)
-    fig = _figure(7.8, lines * (7.0 / (per_row * count) + 0.34))
-    blocks = fig.add_gridspec(lines, per_row, wspace=0.08)
+    fig = _figure(7.8, lines * (6.8 / (per_row * count) + 0.4))
+    # Narrow columns between the blocks keep two rankings apart.
+    blocks = fig.add_gridspec(lines, 2 * per_row - 1, width_ratios=[count, *[0.25, count] * (per_row - 1)])
     for number, (name, pictures) in enumerate(rankings.items()):
-        inner = blocks[number // per_row, number % per_row].subgridspec(1, count)
+        inner = blocks[number // per_row, 2 * (number % per_row)].subgridspec(1, count)
         for i, picture in enumerate(pictures):
             place = fig.add_subplot(inner[0, i])
             role = "target" if targets[name][i] else "reference" if references[name][i] else ""
             _show(place, picture, role)
             if i == 0:
-                place.set_title(name, fontsize=9, loc="left", fontweight="bold", pad=3)
+                place.set_title(name, fontsize=9, loc="left", fontweight="bold", pad=6)
     return fig
 
 

@@ -68,7 +68,7 @@ def card(system: str, figures: dict[str, dict[str, float]]) -> str:
         f"**Data**: {learnt.format(**record)} Held-out combinations are not among them.\n",
         f"**Recipe**: `python -m data_scripts.train_pseudo_words {system}`; the losses are described in "
         f"`cir_utils/methods/{system}.py`. {record['steps']} steps of {record['batch']}, AdamW, highest "
-        f"learning rate {record['learning_rate']}, {record['seconds']} seconds on one core, seed "
+        f"learning rate {record['learning_rate']}, {record['seconds']} seconds of one core, seed "
         f"{record['seed']}; mini-CLIP is frozen.",
     ]
     if system in ("searle", "isearle"):

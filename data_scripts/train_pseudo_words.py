@@ -286,13 +286,14 @@ SYSTEMS: dict[str, Callable[[Data, int], tuple[nn.Module, Step]]] = {
 def train(model: nn.Module, step: Step, recipe: Recipe, checkpoint: Path, seed: int, about: str) -> dict:
     """Train `model` in place, from the checkpoint where there is one; returns the record of the training.
 
-    `about` names what the checkpoint belongs to: one of something else is refused."""
+    `about` names what the checkpoint belongs to: one of something else is refused. Seconds are those of the
+    processor, so that a busy machine does not count."""
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=0.01)
     header = {"about": about, "step": "0", "seconds": "0", "loss": "0"}
     if checkpoint.is_file():
         header = read_checkpoint(checkpoint, model, optimizer, about)
-    begun, before, average = time.time(), float(header["seconds"]), float(header["loss"])
+    begun, before, average = time.process_time(), float(header["seconds"]), float(header["loss"])
     model.train()
     for number in range(int(header["step"]), recipe.steps):
         torch.manual_seed(1_000_003 * seed + number)  # dropout
@@ -305,7 +306,7 @@ def train(model: nn.Module, step: Step, recipe: Recipe, checkpoint: Path, seed: 
         optimizer.step()
         average = loss.item() if not number else 0.98 * average + 0.02 * loss.item()
         if (number + 1) % SAVE_EVERY == 0 or number + 1 == recipe.steps:
-            seconds = before + time.time() - begun
+            seconds = before + time.process_time() - begun
             print(f"step {number + 1} of {recipe.steps}: loss {average:.4f}, {seconds:.0f} s", flush=True)
             header |= {"step": str(number + 1), "seconds": str(seconds), "loss": repr(average)}
             write_checkpoint(checkpoint, model, optimizer, header)

@@ -41,7 +41,8 @@ def test_comparisons_are_charts_whose_text_holds_every_number(monkeypatch: pytes
     results = {"method": ["a", "b"], "mAP@5": [0.5, 0.25], "mAP@5 low": [0.4, 0.2], "mAP@5 high": [0.6, 0.3]}
     paired = {"method": ["a"], "against": ["b"], "difference": [0.25]}
     paired |= {"difference low": [-0.05], "difference high": [0.3]}
-    compared = Comparison("mini-circo val, gallery 9", "mAP@5", pd.DataFrame(results), pd.DataFrame(paired))
+    tables = (pd.DataFrame(results), pd.DataFrame(paired), pd.DataFrame())
+    compared = Comparison("mini-circo val, gallery 9", "mAP@5", *tables)
     views.view_results(compared)
     views.view_differences(compared)
     (first, said), (second, difference) = shown

@@ -26,6 +26,7 @@ Ablations by settings: ``verification=counts`` is X^R's fine stage, ``stages=coa
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,14 @@ import torch
 from torch import Tensor
 
 from cir_utils.methods import xr
-from cir_utils.scoring import Reranked, composed_query, exact_scores, normalise_similarity, rerank
+from cir_utils.scoring import (
+    Reranked,
+    SettingWarning,
+    composed_query,
+    exact_scores,
+    normalise_similarity,
+    rerank,
+)
 from cir_utils.workbench import MethodOutput, Workbench
 
 BOTH = xr.Sides(text=True, vision=True)
@@ -46,7 +54,10 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     """The steps above; every ranking is a permutation of the gallery."""
     imagined = xr.imagine(bench, BOTH)
     captions = xr.gallery_captions(bench)
-    S_t, S_v = coarse(bench, imagined, captions, settings["alpha"], settings["beta"])
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        S_t, S_v = coarse(bench, imagined, captions, settings["alpha"], settings["beta"])
+    notes = list(dict.fromkeys(str(warning.message) for warning in warned))  # said for both C_u
     with bench.stage("coarse filtering"):
         order = xr.coarse_among(S_t, S_v, bench.places, settings["kappa"], BOTH)[1]
         members = bench.members
@@ -57,7 +68,7 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     counts = xr.imagined_counts(imagined) | {"cut_captions": sum(bench.cut(captions))}
     lam = settings["lambda"]
     if settings["stages"] == "coarse":
-        return bench.output(lam * S_t + (1 - lam) * S_v, traces, order, counts, subset_order=subset)
+        return bench.output(lam * S_t + (1 - lam) * S_v, traces, order, counts, notes, subset)
 
     head = order[:, : settings["k_prime"]]
     asked = xr.ask(bench, imagined, BOTH)
@@ -75,7 +86,7 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     counts["fallbacks"] += sum(answer.fallback for answer in asked.asked)
     counts["questions"] = sum(asked.counts)
     counts["verified_candidates"] = sum(map(len, rows))
-    return bench.output(shown, traces, final, counts, subset_order=subset)
+    return bench.output(shown, traces, final, counts, notes, subset)
 
 
 def scorer(
@@ -85,7 +96,9 @@ def scorer(
     candidates are verified once. See :mod:`cir_utils.methods` for the arguments."""
     shared = points[0]
     imagined, captions = xr.imagine(part, BOTH), xr.gallery_captions(part)
-    S_t, S_v = coarse(part, imagined, captions, shared["alpha"], shared["beta"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SettingWarning)  # the run with these settings says it
+        S_t, S_v = coarse(part, imagined, captions, shared["alpha"], shared["beta"])
     order = xr.coarse_among(S_t, S_v, places, shared["kappa"], BOTH)[1]
     head = order if places is part.members else order[:, : shared["k_prime"]]
     asked = xr.ask(part, imagined, BOTH)
