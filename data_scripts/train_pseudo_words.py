@@ -61,14 +61,14 @@ class Recipe:
 
 RECIPES = {
     "pic2word": Recipe(600, 128, 1e-3),
-    "searle": Recipe(600, 64, 1e-3),
-    "isearle": Recipe(600, 64, 1e-3),
+    "searle": Recipe(1000, 64, 1e-3),
+    "isearle": Recipe(1000, 64, 1e-3),
     "lincir": Recipe(800, 64, 1e-3),
     "palavra": Recipe(500, 64, 1e-3),
     "fti4cir": Recipe(400, 48, 1e-3),
 }
 #: How many pictures OTI inverts for the networks that learn from it, and in how many steps.
-INVERTED, INVERSION_STEPS = 512, 80
+INVERTED, INVERSION_STEPS = 768, 120
 
 
 @dataclass

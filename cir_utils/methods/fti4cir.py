@@ -30,7 +30,7 @@ Choices where the paper is silent, or the mini world is smaller:
   a narrow inner part (3), threshold :data:`EPSILON` (0.05 of 24): a drawn picture has few attributes, and
   the weights have to be small;
 * the patches are the outputs of the image tower's last block without the class token;
-* our networks take unit features;
+* our networks take unit features, and have a dropout of 0.1 (0.5 in the public code);
 * attribute features are brought to unit length before ``phi_a``, as in the public code.
 """
 
@@ -127,7 +127,7 @@ def prompt(attributes: int, prompts: str) -> str:
     return f"{template_for(BEGINNINGS, prompts)}$ with {'$ ' * attributes}but {{T_m}}"
 
 
-def network(encoder: ClipEncoder, dropout: float = 0.5) -> FineNetwork:
+def network(encoder: ClipEncoder, dropout: float = 0.1) -> FineNetwork:
     """An untrained network for ``encoder``."""
     model: Any = encoder.model
     patch_width = len(model.visual.ln_post.weight)

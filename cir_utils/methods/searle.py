@@ -30,7 +30,9 @@ Choices where the paper is silent, or the mini world is another world:
   Images), and their phrases come from its captions (the paper: GPT-Neo); both lie in ``phrases.json`` beside
   the network. ``inversion=optimised`` with another encoder needs such a file beside its network too;
 * ``L_OTI`` is divided by the sum of its weights, as in the public code;
-* our networks take unit features;
+* with other numbers of steps than 350 the moving average spans the same share of them: its decay is
+  ``1 - 3.5 / steps``;
+* our networks take unit features, and have a dropout of 0.1, as they are small (0.5 in the paper);
 * the number of a query's random draws is its place in the run: the same words come out on every run.
 """
 
@@ -90,7 +92,7 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     return rank_by_prompts(bench, PROMPTS, words, source)
 
 
-def network(encoder: ClipEncoder, dropout: float = 0.5) -> nn.Sequential:
+def network(encoder: ClipEncoder, dropout: float = 0.1) -> nn.Sequential:
     """An untrained ``phi`` for ``encoder`` (hidden layers twice as wide as the feature; four times in the
     public code)."""
     width = encoder.width
@@ -139,7 +141,7 @@ def invert(
     *,
     seed: int = 0,
     learning_rate: float = 0.02,
-    decay: float = 0.99,
+    decay: float | None = None,
     noise: float = 0.0,
     lambda_gpt: float = LAMBDA_GPT_OTI,
 ) -> Tensor:
@@ -149,6 +151,7 @@ def invert(
     ``noise`` is iSEARLE's: Gaussian noise of that expected length on the text features before they are
     compared with the pictures'. Every batch of :data:`BATCH` pictures has its own random numbers."""
     templates = TEMPLATES.get(prompts, TEMPLATES["default"])
+    decay = max(0.0, 1 - 3.5 / steps) if decay is None else decay
     rows = [torch.empty(0, token_table(encoder).embedding_dim, device=features.device)]
     for number, batch in enumerate(features.split(BATCH)):
         rng = np.random.default_rng([seed, number])
