@@ -31,6 +31,9 @@ import torch
 from cir_utils.benchmarks import BENCHMARKS
 from cir_utils.errors import InputError
 
+#: The methods whose calls are planned, and those that make none.
+PLANNED = ("description-only", "sdr-cir", "xr", "xr-sdr")
+PLAIN = ("random", "image-only", "text-only", "image+text")
 #: Agents whose statements about one candidate share the prompt up to the statement.
 VERIFIERS = ("verify_caption", "verify_picture")
 #: The stages of a run record (``stages``) in which nothing but the MLLM works.
@@ -137,7 +140,7 @@ def calls_of_record(record: Mapping[str, Any]) -> tuple[int, int]:
     not say which query it fell on: in CIRR's runs, whose queries verify up to five candidates more than k'
     (the members of the subset that are not among the k'), and where an agent that sees a picture fell back to
     that picture's caption, which is one call if it was not asked for yet. What lossless pruning left out,
-    which the record counts, is taken off."""
+    which the record counts, is taken off. Raises :class:`InputError` for a method without a plan."""
     method, settings, counts, cost = (record[key] for key in ("method", "settings", "counts", "cost"))
     protocol = record["protocol"]
     Q, sizes = protocol["queries"], protocol["gallery_size"]
@@ -162,8 +165,10 @@ def calls_of_record(record: Mapping[str, Any]) -> tuple[int, int]:
             saved = counts.get("captions_not_asked", 0) + counts.get("pictures_not_asked", 0)
             least, most = least - saved, most - saved
         captions = captions if vision else 0
-    else:
+    elif method in PLAIN:
         return 0, 0
+    else:
+        raise InputError(f"method {method} has no plan of its calls; plans are of {', '.join(PLANNED)}")
     # The second question of Selective CoT is not asked a third time when its answer cannot be read.
     return least + again + max(0, failures - again), most + again + failures + captions
 

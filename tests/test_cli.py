@@ -17,7 +17,7 @@ from tiny_models import write_tiny_vlm
 
 from cir_utils import __version__
 from cir_utils.cli import main
-from cir_utils.profiles import PACKAGE
+from cir_utils.profiles import PACKAGE, SETTING_NAMES
 from cir_utils.runs import load_run
 
 Run = Callable[..., tuple[int, str, str]]
@@ -239,13 +239,16 @@ def test_tune_chooses_on_val(cir: Run, tmp_path: Path, monkeypatch: pytest.Monke
     code, out, _ = cir("tune", "--limit", "3", "--json")
     assert code == 0
     found = json.loads(out)
-    assert set(found["values"]) == {"alpha", "beta", "lambda", "k_prime", "kappa"}
+    assert set(found["values"]) == {*SETTING_NAMES}
     assert found["split"] == "val" and found["queries"] == 3
     assert "cir tune refuses split 'test': settings are chosen on val alone" in refused(
         cir("tune", "--split", "test")
     )
-    assert set(found["methods"]) == {"sdr-cir", "xr"} and found["methods"]["xr"]["points"] == 7 * 21 * 4
-    assert len(list((tmp_path / "runs").glob("tune-*"))) == 2
+    assert (
+        set(found["methods"]) == {"sdr-cir", "xr", "xr-sdr"}
+        and found["methods"]["xr"]["points"] == 7 * 21 * 4
+    )
+    assert len(list((tmp_path / "runs").glob("tune-*"))) == 3
     # One method alone, at random: its settings only, and a folder with the record.
     drawn = ("--search", "random", "--points", "9", "--random-seed", "3", "--out", tmp_path / "sdr")
     code, out, _ = cir("tune", "sdr-cir", "--limit", "3", *drawn, "--json")

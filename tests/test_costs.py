@@ -10,6 +10,8 @@ import pytest
 from small_world import open_bench, write_cirr_world, write_fashion_world, write_world
 
 from cir_utils.costs import (
+    PLAIN,
+    PLANNED,
     Speed,
     Tokens,
     calls_of_record,
@@ -24,7 +26,11 @@ from cir_utils.methods import resolve_settings
 from cir_utils.runs import run_method
 
 RESULTS = Path(__file__).parent.parent / "results"
-RECORDS = sorted(RESULTS.glob("*/*/run.json"))
+RECORDS = [
+    path
+    for path in sorted(RESULTS.glob("*/*/run.json"))
+    if json.loads(path.read_text(encoding="utf-8"))["method"] in (*PLANNED, *PLAIN)
+]
 
 
 def test_sdr_cir_asks_once_a_query() -> None:
@@ -99,6 +105,13 @@ def test_a_run_on_the_small_world_asks_as_planned_and_the_cache_answers_the_rest
             assert most - least <= cost["fallbacks"]
         asked = len(mllm.requests) + sum(len(item.statements) for item in mllm.items) - before
         assert asked == cost["mllm_calls"] - cost["cached_calls"], "the model answers what is not cached"
+
+
+def test_a_method_without_a_plan_says_so() -> None:
+    record = {"method": "ldre", "settings": {}, "counts": {}, "cost": {"parse_failures": 0, "fallbacks": 0},
+              "protocol": {"queries": 1, "gallery_size": 1}}  # fmt: skip
+    with pytest.raises(InputError, match="method ldre has no plan of its calls"):
+        calls_of_record(record)
 
 
 def test_what_was_asked_again_is_counted_by_the_record() -> None:

@@ -180,12 +180,12 @@ def test_a_table_of_other_columns_is_refused(tmp_path: Path) -> None:
 def test_ids_are_unique_and_what_is_not_here_says_so(results: Path) -> None:
     chosen = conditions(results)
     assert len({condition.id for condition in chosen}) == len(chosen)
-    seize = published("seize", "circo", L14)
-    assert (seize.missing, seize.command) == ("no implementation", "")
+    osrcir = published("osrcir", "circo", L14)
+    assert (osrcir.missing, osrcir.command) == ("no implementation", "")
     assert published("xr", "circo", B32, "questions 3").command == ""
     assert published("sdr-cir", "circo", L14, "without selective extraction").command == ""
-    with pytest.raises(InputError, match="circo-test/ViT-L-14/seize cannot be run: no implementation"):
-        reproduce.run_conditions([seize])
+    with pytest.raises(InputError, match="circo-test/ViT-L-14/osrcir cannot be run: no implementation"):
+        reproduce.run_conditions([osrcir])
 
 
 def test_needs_name_pictures_form_weights_memory_and_server() -> None:
@@ -591,7 +591,7 @@ def test_the_command(
         ([], "reproduce does one thing: give --list, --dry-run, --run COND or --report"),
         (["--list", "--report"], "does one thing"),
         (["--run", "nothing"], "no condition is called 'nothing'"),
-        (["--run", "circo-test/ViT-L-14/seize"], "cannot be run: no implementation"),
+        (["--run", "circo-test/ViT-L-14/osrcir"], "cannot be run: no implementation"),
         (["--report", "--json"], "--json belongs to --list and --run"),
         (["--run", "circo-test/*/sdr-cir", "--out", "x"], "--out names the folder of one run"),
         (["--list", "--out", "x"], "--out names the folder of one run"),
