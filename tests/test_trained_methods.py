@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, normalize
 
 from cir_utils import word_networks
+from cir_utils.benchmarks import load_benchmark
 from cir_utils.encoder import ClipEncoder, load_encoder
 from cir_utils.errors import InputError
 from cir_utils.files import write_json_atomic
@@ -41,6 +43,8 @@ TRAINED = [name for name, method in METHODS.items() if method.trained]
 MINI = "$ {T_m}"
 MODULES = {"pic2word": pic2word, "searle": searle, "isearle": isearle, "lincir": lincir, "palavra": palavra,
            "fti4cir": fti4cir}  # fmt: skip
+#: Of 40 pictures of val, how many have a word that names them among all, at least.
+AT_LEAST = {"pic2word": 0.9, "searle": 0.2, "isearle": 0.2, "lincir": 0.2, "palavra": 0.1, "fti4cir": 0.5}
 CONCEPTS = {
     "cat": ["a red cat on the beach", "two blue cat in the city"],
     "dog": ["the same dog", "a green dog and a boat"],
@@ -289,7 +293,10 @@ def test_batches_that_look_alike() -> None:
     assert (groups == groups[:, :1]).all() and len(set(groups[:, 0].tolist())) == 5
 
 
-def test_personalisation_goes_to_the_picture_and_away_from_its_class(encoder: ClipEncoder) -> None:
+def test_personalisation_goes_to_the_picture_and_away_from_its_class(
+    encoder: ClipEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(palavra, "LEARNING_RATE", 0.01)
     concepts = searle.read_concepts(encoder, CONCEPTS)
     pictures = normalize(torch.randn(4, 16, generator=torch.Generator().manual_seed(2)), dim=1)
     begin = embeddings_of(encoder, ["cat", "dog", "boat", "car"])
@@ -604,3 +611,54 @@ def test_a_caption_in_two_parts() -> None:
     garment = DOMAINS[1].train(rng, category="dress", colour="red", pattern="plain")
     subject, attributes = training.subject_and_attributes(DOMAINS[1], garment)
     assert subject == "dress" and "red" in attributes and "dress" not in attributes
+
+
+# --- what ships ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pictures(mini: ClipEncoder) -> tuple[Tensor, list[Path]]:
+    """Unit features and paths of 40 pictures of mini-circo's val, other than any of training."""
+    bench = load_benchmark("mini-circo", "val")
+    paths = [bench.image_path(query.reference) for query in bench.queries[:40]]
+    return mini.encode_images(paths), paths
+
+
+@pytest.mark.parametrize("method", TRAINED)
+def test_shipped_words_say_which_picture_they_are_of(method: str, mini: ClipEncoder, pictures) -> None:
+    """The sentence of a picture's word is nearer to it than to 39 others: for most of the words (guessing:
+    one of 40)."""
+    features, paths = pictures
+    weights = load_weights(method, mini)
+    assert weights.unit and weights.folder == SHIPPED / method
+    assert (SHIPPED / method / NETWORK).stat().st_size < 800_000
+    record = json.loads((SHIPPED / method / "training.json").read_text())
+    assert (record["system"], record["encoder"]) == (method, mini.identifier)
+    if method == "palavra":
+        words = palavra.trained(weights)(features[:, None])
+        sentences = [WORD] * 40
+    elif method == "fti4cir":
+        subjects, attributes, _ = fti4cir.trained(weights).words(features, fti4cir.patches_of(mini, paths))
+        pairs = zip(subjects[:, None], attributes, strict=True)
+        words = torch.cat([part for pair in pairs for part in pair])
+        sentences = [f"{WORD} with {f'{WORD} ' * len(one)}".strip() for one in attributes]
+    else:
+        activation = nn.ReLU if method == "pic2word" else nn.GELU
+        words = word_networks.as_mapping(weights.tensors, activation)(features)
+        sentences = [WORD] * 40
+    found, _ = compose(mini, sentences, words)
+    right = ((found @ features.T).argmax(dim=1) == torch.arange(40)).float().mean().item()
+    print(method, right)
+    assert right >= AT_LEAST[method]
+
+
+def test_damaged_shipped_weights_are_refused(
+    tmp_path: Path, mini: ClipEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(SHIPPED / "lincir", tmp_path / "lincir")
+    monkeypatch.setattr(word_networks, "SHIPPED", tmp_path)
+    assert load_weights("lincir", mini).folder == tmp_path / "lincir"
+    stored = (tmp_path / "lincir" / NETWORK).read_bytes()
+    (tmp_path / "lincir" / NETWORK).write_bytes(stored[:-2] + b"xx")
+    with pytest.raises(InputError, match="is damaged"):
+        load_weights("lincir", mini)
