@@ -1,7 +1,7 @@
 # Plain pip and one virtual environment. `make help` lists the verbs.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup tutorial lab notebooks data test chaos bench lint lock clean
+.PHONY: help setup tutorial lab notebooks data test reproduce chaos bench lint lock clean
 
 # The first of these that runs and is Python 3.11 or newer; PYTHON=... overrides.
 PYTHON ?= $(shell for p in python3.11 python3 python; do \
@@ -43,10 +43,15 @@ data: setup  ## Draw the mini benchmarks anew, byte by byte as shipped
 test: setup  ## Run the tests, notebooks included
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
+reproduce: setup  ## Run every mini condition again: figures must be those of results/ (long)
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 $(PY) -m cir_utils reproduce --run 'mini-*'
+
 chaos: setup  ## Kill runs at 50 random moments; they must end as if nothing had happened
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 CIR_CHAOS_KILLS=$(KILLS) $(PY) -m pytest tests/test_chaos.py -s $(PYTEST_ARGS)
 
-bench: setup  ## Time scoring against what it replaces
+bench: setup  ## Time scoring against what it replaces, and count what pruning saves (half an hour, quiet machine)
+	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.pruning
+	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.mini_profile
 	@$(PY) -m benchmarks.bench
 
 lint: setup  ## Check style and types

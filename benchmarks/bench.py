@@ -281,10 +281,44 @@ def write_features(path: Path, name: str, rows: int, width: int, seed: int, dtyp
 
 AT_LEAST, AT_MOST = "at least", "at most"
 NOT_HERE = "not measured"
+MINUTES, MINUTES_BAR = "mini profile, six methods on three benchmarks, cold cache: minutes", 8
+#: What other scripts measure, by the file that they write beside `bench.json`: names and bars of their rows.
+BESIDE: dict[str, list[tuple[str, str, float]]] = {
+    "pruning": [
+        ("MLLM calls for verification, pruned over not, k=10, k'=50", AT_MOST, 0.6),
+        ("MLLM calls for verification, pruned over not, k=50, k'=100", AT_MOST, 1),
+        ("vision features of a candidate, times encoded", AT_MOST, 1),
+    ],
+    "mini_profile": [(MINUTES, AT_MOST, MINUTES_BAR)],
+    "bench_index": [
+        ("HNSW, clustered features: recall@k", AT_LEAST, 0.98),
+        ("HNSW, clustered features, one query, against exact: speed", AT_LEAST, 10),
+    ],
+}
 
 
-def table(times: dict[str, dict[str, Any]], missing: dict[str, str]) -> list[dict[str, Any]]:
-    """The rows of the page: `name`, `ratio`, `bar`, `holds`, and how to read them."""
+def beside(folder: Path) -> list[dict[str, Any]]:
+    """The rows that other scripts have measured, from the files in ``folder``; those that they have not are
+    "not measured", with the command."""
+    found: list[dict[str, Any]] = []
+    for script, rows in BESIDE.items():
+        path = folder / f"{script}.json"
+        if path.is_file():
+            found += json.loads(path.read_text(encoding="utf-8"))["bars"]
+            continue
+        reason = f"by python -m benchmarks.{script}"
+        found += [
+            {"name": name, "ratio": None, "bar": bar, "sense": sense, "holds": NOT_HERE, "reason": reason}
+            for name, sense, bar in rows
+        ]
+    return found
+
+
+def table(
+    times: dict[str, dict[str, Any]], missing: dict[str, str], others: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """The rows of the page: `name`, `ratio`, `bar`, `holds`, and how to read them; ``others`` are those of
+    other scripts."""
 
     def ratio(a: str, b: str, what: str = "seconds") -> float | None:
         if a not in times or b not in times:
@@ -304,7 +338,6 @@ def table(times: dict[str, dict[str, Any]], missing: dict[str, str]) -> list[dic
     best = min(measured, key=lambda name: statistics.median(times[name]["seconds"]), default=low)
     one = "ours, certified 16 bit, one query"
     no_faiss = missing.get(FAISS[0], "")
-    later = "not part of this script yet"
     no_gpu = "no H200 here" if not torch.cuda.is_available() else "run on an H200 by hand"
     small, large = (f"growth {rows}" for rows in GROWTH)
     grown = ratio(large, small)
@@ -329,12 +362,7 @@ def table(times: dict[str, dict[str, Any]], missing: dict[str, str]) -> list[dic
             ratio(large, small, "peak_mb"), AT_MOST, 1.1, missing.get(large, "")),
         row("one query, over the time to read the features once",
             ratio(one, "features read once"), AT_MOST, 1.5),
-        row("MLLM calls for verification, pruned over not, k=10, k'=50", None, AT_MOST, 0.6, later),
-        row("MLLM calls for verification, pruned over not, k=50, k'=100", None, AT_MOST, 1, later),
-        row("vision features of a candidate, times encoded", None, AT_MOST, 1, later),
-        row("mini profile, six methods on three benchmarks, cold cache: minutes", None, AT_MOST, 8, later),
-        row("HNSW, 200 k clustered features: recall@50", None, AT_LEAST, 0.98, later),
-        row("HNSW, 200 k clustered features, one query, against exact: speed", None, AT_LEAST, 10, later),
+        *others,
         row("H200, scoring with top-100, N = 10 M: share of the matrix rate", None, AT_LEAST, 0.6, no_gpu),
         row("H200, one query: share of the copy bandwidth", None, AT_LEAST, 0.8, no_gpu),
     ]  # fmt: skip
@@ -483,7 +511,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="cir-bench-") as folder:
         times, missing = session(Path(folder), chosen)
     size = {name: getattr(chosen, name) for name in ("queries", "gallery", "width", "rounds")}
-    found = {"machine": about, "size": size, "rows": table(times, missing), "times": times}
+    found = {
+        "machine": about,
+        "size": size,
+        "rows": table(times, missing, beside(chosen.out)),
+        "times": times,
+    }
     write_json_atomic(chosen.out / "bench.json", found)
     write_atomic(chosen.out / "docs" / "benchmarks.md", page(found))
     print(page(found))

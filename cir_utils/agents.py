@@ -11,6 +11,7 @@ the raw answers and their classes.
 | caption, dense caption | what is whole of a cut answer, else "an image" |
 | describe_target, Selective CoT, vision imagination | caption of the reference + ", " + modification text |
 | text imagination, edit_caption | the given caption + ", " + modification text |
+| target_levels | the same, on all three levels |
 | questions | one statement, the modification text itself, expected true |
 
 An empty modification text is replaced by "the same image" (as X^R's code does), and the trace says so.
@@ -21,7 +22,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Any, Generic, TypeVar
 from tqdm import tqdm
 
 from cir_utils.mllm import MLLM, UNCLEAR, Answer, Request, Unanswered, VerifyItem
-from cir_utils.prompts import Prompt, load_prompt
+from cir_utils.prompts import Prompt, load_prompt, prompts_of
 from cir_utils.response_cache import (
     ImageHashes,
     ResponseCache,
@@ -45,6 +46,7 @@ from cir_utils.schemas import (
     Questions,
     SelectiveCoT,
     Statement,
+    TargetLevels,
     TextImagination,
     VisionImagination,
     cut_text,
@@ -67,6 +69,7 @@ MAX_NEW_TOKENS = {
     "imagine_vision": 512,
     "questions": 1024,
     "edit_caption": 128,
+    "target_levels": 512,
 }
 MINI_MAX_NEW_TOKENS = {
     "caption": 64,
@@ -77,6 +80,7 @@ MINI_MAX_NEW_TOKENS = {
     "imagine_vision": 128,
     "questions": 256,
     "edit_caption": 64,
+    "target_levels": 192,
 }
 #: Requests or verification pairs that go to the model and into the cache at a time.
 BLOCK_REQUESTS = 256
@@ -105,6 +109,9 @@ class Cost:
     def since(self, earlier: Cost) -> Cost:
         """The cost added since the copy ``earlier`` was taken."""
         return Cost(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def copy(self) -> Cost:
         return replace(self)
@@ -151,6 +158,26 @@ class Imagined:
     absent: tuple[str, ...]
     fallback: bool
     trace: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """A target described on three levels of detail, ``core`` the shortest, and the atomic ``instructions``
+    of the modification text; ``present`` and ``absent`` as far as an agent named them. ``fallback``: at least
+    one of the texts is a stand-in. ``traces`` are those of all agents that were asked."""
+
+    core: str
+    enhanced: str
+    comprehensive: str
+    instructions: tuple[str, ...]
+    present: tuple[str, ...]
+    absent: tuple[str, ...]
+    fallback: bool
+    traces: tuple[dict[str, Any], ...] = field(repr=False)
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        return self.core, self.enhanced, self.comprehensive
 
 
 @dataclass(frozen=True)
@@ -201,6 +228,8 @@ class Agents:
         self.prompt_set = prompt_set
         self.domain = domain
         self.cost = Cost()
+        #: The same by the prompt's name, "verify_caption" and so on; fallbacks are in ``cost`` alone.
+        self.by_agent: defaultdict[str, Cost] = defaultdict(Cost)
         #: Answers by class (``schemas.Kind``), the first and the second ones, and "unclear" verifications.
         self.classes: Counter[str] = Counter()
         self.temperature, self.seed = temperature, seed
@@ -310,6 +339,58 @@ class Agents:
             note=note,
             trace=trace,
         )
+
+    # --- ImageScope's reasoner --------------------------------------------------------------------------
+
+    def target_levels(
+        self, paths: Sequence[Path], captions: Sequence[str], modifications: Sequence[str]
+    ) -> list[Levels]:
+        """The target on three levels of detail, with the atomic instructions (ImageScope, stage 1).
+
+        One question from (C_r, T_m), texts alone, where the prompt set has the prompt ``target_levels``. A
+        set without it (``mini``) asks for what its model knows instead, and looks at the reference ``paths``
+        for it: text imagination gives the instructions and the comprehensive level, vision imagination the
+        core (the subject and what changes, nothing that nobody mentioned) with what is present and absent,
+        and Selective CoT the enhanced level (what changes, and what it selects of the reference)."""
+        if "target_levels" in prompts_of(self.prompt_set):
+            return self._levels_asked(captions, modifications)
+        text = self.imagine_text(captions, modifications)
+        vision = self.imagine_vision(paths, modifications)
+        selected = self.selective_cot(paths, modifications)
+        return [
+            Levels(
+                core=v.target_caption,
+                enhanced=s.description,
+                comprehensive=t.target_caption,
+                instructions=t.modifications,
+                present=v.present,
+                absent=v.absent,
+                fallback=t.fallback or v.fallback or s.fallback,
+                traces=(t.trace, v.trace, s.trace),
+            )
+            for t, v, s in zip(text, vision, selected, strict=True)
+        ]
+
+    def _levels_asked(self, captions: Sequence[str], modifications: Sequence[str]) -> list[Levels]:
+        values = _texts(modifications, caption=captions)
+        outcomes = self._ask_json(self._prompt("target_levels"), TargetLevels, values)
+        levels = []
+        for outcome, caption, text in zip(outcomes, captions, modifications, strict=True):
+            stand_in = _joined(caption, text)
+            value = outcome.value
+            levels.append(
+                Levels(
+                    core=value.core if value else stand_in,
+                    enhanced=value.enhanced if value else stand_in,
+                    comprehensive=value.comprehensive if value else stand_in,
+                    instructions=tuple(value.instructions) if value else (_said(text),),
+                    present=(),
+                    absent=(),
+                    fallback=value is None,
+                    traces=(outcome.trace if value else self._fell_back(outcome, stand_in),),
+                )
+            )
+        return levels
 
     # --- X^R's imagination and questions ----------------------------------------------------------------
 
@@ -437,10 +518,13 @@ class Agents:
                 self.cache.put_verdicts(found, self.mllm.identifier)
                 known.update(found)
                 bar.update(len(found))
-        self.cost.mllm_calls += len(triples)
-        self.cost.cached_calls += len(triples) - asked
-        self.cost.prompt_tokens += sum(known[key].prompt_tokens for key in wanted)
-        self.cost.completion_tokens += len(triples)
+        spent = Cost(
+            mllm_calls=len(triples),
+            cached_calls=len(triples) - asked,
+            prompt_tokens=sum(known[key].prompt_tokens for key in wanted),
+            completion_tokens=len(triples),
+        )
+        self._spend(agent, spent)
         self.classes["unclear"] += sum(known[key].p_true == UNCLEAR for key in wanted)
         return [known[key].p_true for key in wanted]
 
@@ -503,7 +587,7 @@ class Agents:
         self.classes.update(read.kind for read in parsed)
         attempts = [[_attempt(answer, read)] for answer, read in zip(answers, parsed, strict=True)]
         failed = [i for i, read in enumerate(parsed) if read.value is None]
-        self.cost.parse_failures += len(failed)
+        self._spend(agent, Cost(parse_failures=len(failed)))
         if again and failed:
             second = [self._again(requests[i], parsed[i]) for i in failed]
             for i, asked, answer in zip(failed, second, self._answers(agent, second, parse), strict=True):
@@ -565,11 +649,18 @@ class Agents:
                 known.update(found)
                 bar.update(len(block))
         answers = [known[key] for key in keys]
-        self.cost.mllm_calls += len(requests)
-        self.cost.cached_calls += len(requests) - len(new)
-        self.cost.prompt_tokens += sum(answer.prompt_tokens for answer in answers)
-        self.cost.completion_tokens += sum(answer.completion_tokens for answer in answers)
+        spent = Cost(
+            mllm_calls=len(requests),
+            cached_calls=len(requests) - len(new),
+            prompt_tokens=sum(answer.prompt_tokens for answer in answers),
+            completion_tokens=sum(answer.completion_tokens for answer in answers),
+        )
+        self._spend(agent, spent)
         return answers
+
+    def _spend(self, agent: str, spent: Cost) -> None:
+        self.cost += spent
+        self.by_agent[agent] += spent
 
     def _trace(
         self,

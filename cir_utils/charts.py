@@ -16,7 +16,9 @@ from cir_utils.errors import InputError
 from cir_utils.plots import (
     HATCHES,
     INK,
+    MAP,
     MARKERS,
+    PLAIN,
     REFERENCE,
     SERIES,
     TARGET,
@@ -86,6 +88,39 @@ def curves(
     return fig
 
 
+def point_map(
+    x: Sequence[float],
+    y: Sequence[float],
+    values: Sequence[float],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+    marked: Sequence[bool] = (),
+    best: int | None = None,
+) -> Figure:
+    """Points of a plane, coloured by their `values` (cividis): a heat map of what was drawn at random.
+
+    Points that are `marked` have a black ring, point `best` a thick one in the reference's colour. Two axes:
+    the plane and its colour bar. Raises `InputError` when lengths differ or nothing is given.
+    """
+    if not len(x) or not len(x) == len(y) == len(values) or len(marked) not in (0, len(x)):
+        raise InputError("point map: expected an x, a y, a value and a mark for each of one or more points")
+    fig = _figure(6, 4.2)
+    axes = fig.subplots()
+    rings = [INK if ring else "none" for ring in marked] or "none"
+    shown = axes.scatter(x, y, c=values, cmap=MAP, s=46, edgecolors=rings, linewidths=1.4)
+    if best is not None:
+        axes.plot(x[best], y[best], "o", markersize=13, markerfacecolor="none", markeredgecolor=REFERENCE,
+                  markeredgewidth=3)  # fmt: skip
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+    fig.colorbar(shown, ax=axes)
+    if title:
+        axes.set_title(title, fontsize=11)
+    return fig
+
+
 def interval_chart(
     names: Sequence[str],
     means: Sequence[float],
@@ -127,6 +162,127 @@ def interval_chart(
     return fig
 
 
+def quality_cost(
+    names: Sequence[str],
+    costs: Sequence[float],
+    qualities: Sequence[float],
+    kinds: Sequence[str],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+) -> Figure:
+    """Quality over cost, one point a name, with a marker and a colour for each of `kinds`.
+
+    The axis of costs is logarithmic from 1 and straight below, so that 0 has a place. A dashed staircase
+    joins the names that `not_beaten` gives. One axes. Raises `InputError` for lists of different lengths,
+    negative costs, or no name.
+    """
+    if not names or not len(names) == len(costs) == len(qualities) == len(kinds):
+        raise InputError(
+            "quality and cost: expected a cost, a quality and a kind for each of one or more names"
+        )
+    if min(costs) < 0:
+        raise InputError(f"quality and cost: a cost of {min(costs):g}; costs are 0 or more")
+    fig = _figure(7.4, 4.6)
+    axes = fig.subplots()
+    axes.set_xscale("symlog", linthresh=1)
+    for i, kind in enumerate(dict.fromkeys(kinds)):
+        own = [n for n, other in enumerate(kinds) if other == kind]
+        axes.plot(
+            [costs[n] for n in own], [qualities[n] for n in own], linestyle="none", label=kind,
+            color=SERIES[i % len(SERIES)], marker=MARKERS[i % len(MARKERS)], markersize=8, zorder=3,
+            markeredgecolor="white",
+        )  # fmt: skip
+    best = [names.index(name) for name in not_beaten(names, costs, qualities)]
+    axes.step(
+        [costs[n] for n in best], [qualities[n] for n in best], where="post", color=INK, linestyle="--",
+        linewidth=1, zorder=1,
+    )  # fmt: skip
+    axes.set_xlim(-0.15, max(5.0, 14 * max(costs)))
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high)
+    for column in _columns([min(cost, 1) + np.log10(max(cost, 1)) for cost in costs], 0.5):
+        right = max(costs[n] for n in column)
+        right = 1.3 * right if right >= 1 else right + 0.12
+        heights = _spread([qualities[n] for n in column], low, high, 18)
+        over = max(0.0, max(heights) - high)  # labels pushed out at the top move down together
+        for n, height in zip(column, heights, strict=True):
+            axes.plot(
+                [costs[n], right], [qualities[n], height - over], color=PLAIN, linewidth=0.7, zorder=2
+            )  # fmt: skip
+            axes.annotate(
+                names[n], (right, height - over), (1, 0), textcoords="offset points", fontsize=8, va="center",
+                color=INK, annotation_clip=False, zorder=4,
+                bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
+            )  # fmt: skip
+    ticks = [0, *(10**power for power in range(int(np.log10(axes.get_xlim()[1])) + 1))]
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(color="#ECECEC")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    fig.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    if title:
+        axes.set_title(title, fontsize=11)
+    return fig
+
+
+def not_beaten(names: Sequence[str], costs: Sequence[float], qualities: Sequence[float]) -> list[str]:
+    """The names that no other one beats: none is better at the same cost or less. In order of cost; of equals
+    the first given."""
+    best = -np.inf
+    kept: list[str] = []
+    for n in sorted(range(len(names)), key=lambda n: (costs[n], -qualities[n], n)):
+        if qualities[n] > best:
+            best = qualities[n]
+            kept.append(names[n])
+    return kept
+
+
+def _columns(places: Sequence[float], apart: float) -> list[list[int]]:
+    """The numbers of `places` (on a line) in groups: a group ends where the next is `apart` from its
+    first."""
+    groups: list[list[int]] = []
+    for n in sorted(range(len(places)), key=lambda n: places[n]):
+        if groups and places[n] - places[groups[-1][0]] < apart:
+            groups[-1].append(n)
+        else:
+            groups.append([n])
+    return groups
+
+
+def side_by_side(
+    rankings: Mapping[str, Sequence[Picture]],
+    targets: Mapping[str, Sequence[bool]],
+    references: Mapping[str, Sequence[bool]],
+    per_row: int = 2,
+) -> Figure:
+    """The first pictures of several rankings, best first, `per_row` rankings in a row, each under its name;
+    true targets and the reference image are framed.
+
+    `targets` and `references` say for each picture of each ranking whether it is one. One axes a picture.
+    Raises `InputError` for no ranking, or lists of different lengths.
+    """
+    lengths = {len(row) for group in (rankings, targets, references) for row in group.values()}
+    if not rankings or len(lengths) != 1 or 0 in lengths:
+        raise InputError("side by side: expected one or more rankings, with as many pictures and marks each")
+    count, lines = lengths.pop(), -(-len(rankings) // per_row)
+    fig = _figure(7.8, lines * (6.8 / (per_row * count) + 0.4))
+    # Narrow columns between the blocks keep two rankings apart.
+    blocks = fig.add_gridspec(lines, 2 * per_row - 1, width_ratios=[count, *[0.25, count] * (per_row - 1)])
+    for number, (name, pictures) in enumerate(rankings.items()):
+        inner = blocks[number // per_row, 2 * (number % per_row)].subgridspec(1, count)
+        for i, picture in enumerate(pictures):
+            place = fig.add_subplot(inner[0, i])
+            role = "target" if targets[name][i] else "reference" if references[name][i] else ""
+            _show(place, picture, role)
+            if i == 0:
+                place.set_title(name, fontsize=9, loc="left", fontweight="bold", pad=6)
+    return fig
+
+
 def calibration(
     probabilities: Sequence[float], truths: Sequence[bool], bins: int = 5
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -146,6 +302,23 @@ def calibration(
         predicted = np.bincount(place, p, bins) / counts
         actual = np.bincount(place, truth, bins) / counts
     return predicted, actual, counts
+
+
+def answers_and_truths(
+    answers: Sequence[Sequence[Mapping[str, Sequence[float]]]], expected: Sequence[Sequence[bool]]
+) -> dict[str, list[tuple[float, bool]]]:
+    """Verification answers laid flat: for each side ("text", "vision") the pairs (probability of "true",
+    expected answer).
+
+    `answers` are `xr.Checked.answers`: by query, by candidate, by side, one probability a statement.
+    `expected` has the statements' answers by query.
+    """
+    flat: dict[str, list[tuple[float, bool]]] = {}
+    for candidates, wanted in zip(answers, expected, strict=True):
+        for sides in candidates:
+            for side, said in sides.items():
+                flat.setdefault(side, []).extend(zip(said, wanted, strict=True))
+    return flat
 
 
 def calibration_chart(

@@ -20,7 +20,15 @@ import typer
 
 from cir_utils import __version__
 from cir_utils.errors import InputError
-from cir_utils.methods import METHODS, get_method, parse_assignments, resolve_settings
+from cir_utils.methods import (
+    METHODS,
+    PROFILE_METHODS,
+    check_tunable,
+    get_method,
+    parse_assignments,
+    resolve_settings,
+    tunable,
+)  # fmt: skip
 from cir_utils.profiles import check_split, choose, default_cache_dir, load_profile
 
 app = typer.Typer(
@@ -286,10 +294,26 @@ def submit_command(
 @app.command("tune")
 def tune_command(
     benchmark: BenchmarkOption,
+    method: Annotated[
+        str | None,
+        typer.Argument(help=f"One of {', '.join(tunable())}; default: sdr-cir and xr.", metavar="[METHOD]"),
+    ] = None,
     profile: ProfileOption = "mini",
     split: SplitOption = "val",
     metric: Annotated[
         str | None, typer.Option("--metric", help="What is maximised; default: the headline.")
+    ] = None,
+    search: Annotated[
+        str, typer.Option("--search", help="grid: all points; random: some, drawn between the grid's ends.")
+    ] = "grid",
+    points: Annotated[
+        int | None, typer.Option("--points", help="How many points --search random draws; default: 200.")
+    ] = None,
+    random_seed: Annotated[
+        int | None, typer.Option("--random-seed", help="Of the draws of --search random; default: 42.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of METHOD's tuning; default: a new one in runs/.")
     ] = None,
     write: Annotated[
         bool, typer.Option("--write", help="Keep the result as the mini profile's settings.")
@@ -313,7 +337,24 @@ def tune_command(
     missing: MissingOption = "stop",
     as_json: JsonOption = False,
 ) -> None:
-    """Choose alpha, beta, lambda, k' and kappa on val alone."""
+    """Choose a method's settings (alpha, beta, lambda, k', kappa) on val alone.
+
+    Every method leaves a folder: the record, all points, and the heat map with the stability band."""
+    if method is not None:
+        check_tunable(method)
+    if search not in ("grid", "random"):
+        raise InputError(f"unknown search {search!r}: choose grid, random")
+    if search == "grid" and (points is not None or random_seed is not None):
+        raise InputError("--points and --random-seed belong to --search random; leave them out")
+    if write and search != "grid":
+        raise InputError("--write keeps what the grid chose; leave out --search random")
+    if write and method not in (None, *PROFILE_METHODS):
+        raise InputError(
+            f"--write keeps settings of {', '.join(PROFILE_METHODS)} alone; leave it out, and give those of "
+            f"{method} with --set"
+        )
+    if out is not None and method is None:
+        raise InputError("--out is the folder of one method's tuning; give METHOD")
     chosen = load_profile(profile)
     spec = chosen.benchmark(benchmark)
     choose(chosen, prompts=prompts, temperature=temperature, seed=seed, max_tokens=max_tokens)
@@ -338,19 +379,28 @@ def tune_command(
             f"or rules than these; leave out {', '.join(changed)}, or leave out --write"
         )
     with _only_result_on_stdout():
-        from cir_utils import tuning
+        from cir_utils import runs, tuning
         from cir_utils.workbench import open_workbench
 
+        runs.check_out(out, tuning.RECORD)
         bench = open_workbench(
             benchmark, profile, split, root=root, device=device, cache_dir=cache, limit=limit,
             encoder=encoder, precision=precision, preprocessing=preprocessing, mllm=mllm, prompts=prompts,
             temperature=temperature, seed=seed, max_tokens=max_tokens, shared_concept=shared_concept,
             gallery=gallery, reference=_reference(keep_reference), both_orders=both_orders, missing=missing,
         )  # fmt: skip
-        tuned = tuning.tune(bench, metric)
+        tuned = tuning.tune(
+            bench, metric, PROFILE_METHODS if method is None else (method,), search=search,
+            count=tuning.DRAWN if points is None else points,
+            seed=tuning.SEED if random_seed is None else random_seed,
+        )  # fmt: skip
+        folders = [one.save(out) for one in tuned.methods.values()]
         if write:
             tuning.write_settings(tuned)
-    print(json.dumps(tuned.as_dict(), ensure_ascii=False) if as_json else tuned.describe(written=write))
+    if as_json:
+        print(json.dumps(tuned.as_dict(), ensure_ascii=False))
+    else:
+        print("\n".join([tuned.describe(written=write), *(f"tuning folder: {path}" for path in folders)]))
 
 
 @app.command("compare")
@@ -361,16 +411,90 @@ def compare_command(
     metric: Annotated[
         str | None, typer.Option("--metric", help="What is compared; default: the headline.")
     ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="text, markdown, latex or csv; default: text.")
+    ] = None,
+    per_query: Annotated[
+        bool, typer.Option("--per-query", help="Who won which query, instead of the table.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File that is written, instead of the terminal.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """One table of several runs, with intervals and paired tests."""
+    """One table of several runs, with intervals, paired tests and effects."""
     if len(runs_given) < 2:
         raise InputError("compare needs two run folders or more; give their paths")
+    if as_json and (form or out or per_query):
+        raise InputError("--json prints one object; leave it out, or leave out --format, --out, --per-query")
     with _only_result_on_stdout():
         from cir_utils import runs, tables
 
+        chosen = tables.check_format(form or "text")
         table = tables.comparison([runs.load_run(path) for path in runs_given], metric)
-    print(json.dumps(table.as_dict(), ensure_ascii=False) if as_json else table.text())
+        text = table.query_text(chosen) if per_query else table.text(chosen)
+        if out is not None:
+            tables.write_table(out, text)
+    if as_json:
+        print(json.dumps(table.as_dict(), ensure_ascii=False))
+    else:
+        print(f"written to {out}" if out is not None else text.rstrip("\n"))
+
+
+@app.command("reproduce")
+def reproduce_command(
+    list_: Annotated[
+        bool, typer.Option("--list", help="Every expected figure beside ours, with its verdict.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the commands and what they need; run nothing.")
+    ] = False,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run", help="Run this condition, or all that match: 'mini-*/sdr-cir'.", metavar="COND"
+        ),
+    ] = None,
+    report: Annotated[bool, typer.Option("--report", help="The whole matrix as Markdown.")] = False,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--runs", help="Folder of our runs; may be repeated; default: runs/ and results/."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Run folder of --run; default: a new one under runs/.")
+    ] = None,
+    root: RootOption = None,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What was published, what our runs give, and whether they agree."""
+    if list_ + report + (dry_run or run is not None) != 1:
+        raise InputError("reproduce does one thing: give --list, --dry-run, --run COND or --report")
+    if as_json and (report or dry_run):
+        raise InputError("--json belongs to --list and --run; --report is Markdown, --dry-run is a script")
+    with _only_result_on_stdout():
+        from cir_utils import reproduce
+
+        chosen = reproduce.conditions()
+        if run is not None:
+            chosen = reproduce.select(chosen, run)
+        if out is not None and (run is None or len(chosen) > 1):
+            raise InputError("--out names the folder of one run: give --run with one condition")
+        if run is not None and not dry_run:
+            kept = reproduce.run_conditions(chosen, root=root, device=device, cache_dir=cache, out=out)
+        elif not dry_run:
+            kept = reproduce.find_kept(runs or [reproduce.RUNS, reproduce.RESULTS])
+    if dry_run:
+        print(reproduce.dry_run(chosen))
+        return
+    if report:
+        print(reproduce.report(kept=kept))
+        return
+    rows = reproduce.result_rows(chosen, kept)
+    print(json.dumps({"rows": rows}, ensure_ascii=False) if as_json else reproduce.listing(rows))
+    if run is not None and any(row["verdict"] == "off" for row in rows):
+        raise typer.Exit(1)
 
 
 @app.command("tutorial")

@@ -1,4 +1,4 @@
-"""How sure is a number, and is one method better than another: intervals, paired tests, tables.
+"""How sure is a number, and is one method better than another: intervals, paired tests, effects, tables.
 
 All of it works on per-query values (such as AP@10 of every query). The queries are the sample; models and
 gallery are held fixed. Everything random is seeded, so the same values give the same table.
@@ -17,6 +17,7 @@ import pandas as pd
 from scipy import stats
 
 from cir_utils.errors import InputError
+from cir_utils.typeset import to_markdown as to_markdown
 
 LEVEL = 0.95
 RESAMPLES = 9999
@@ -33,6 +34,7 @@ PAIRED_COLUMNS = [
     "wins",
     "ties",
     "losses",
+    "effect",
     "p",
     "p (Holm)",
 ]
@@ -191,6 +193,51 @@ def paired_permutation(a: Any, b: Any, resamples: int = RESAMPLES, seed: int = S
     )
 
 
+def effect_size(changes: Any, groups: Sequence[str] = ()) -> float:
+    """How large a paired difference is beside its spread: the mean of the per-query `changes` `(Q,)` over
+    their standard deviation (with Q - 1).
+
+    This is d_z of Cohen (1988, section 2.3.5), which Sakai (SIGIR Forum 48(1), 2014) asks to be given beside
+    the p-value of a paired test in retrieval: unlike p, it does not grow with the number of queries. With
+    `groups` every group has the same weight in both, as in `bootstrap_interval`. 0 where nothing changes; NaN
+    where it has no value: one query, or the same change at every query. Raises `InputError` for an empty
+    sample or values that are not finite.
+    """
+    sample = _sample("changes", changes)
+    _by_group(sample, groups)
+    weights = _weights(groups)
+    mean = float(np.mean(weights * sample))
+    if not sample.any():
+        return 0.0
+    if sample.size < 2:
+        return float("nan")
+    variance = float(np.mean(weights * (sample - mean) ** 2)) * sample.size / (sample.size - 1)
+    # Equal changes differ by rounding alone: that is no spread.
+    return mean / variance**0.5 if variance**0.5 > 1e-12 * float(np.abs(sample).max()) else float("nan")
+
+
+def resampled_means(
+    values: Any, resamples: int = RESAMPLES, seed: int = SEED, groups: Sequence[str] = ()
+) -> np.ndarray:
+    """The means of many samples over the same queries under the same `resamples` bootstrap draws of queries:
+    `values` `(P, Q)` -> `(resamples, P)` float64.
+
+    As the draws are shared, differences of two columns are those of a paired bootstrap. With `groups` every
+    group is drawn by itself, and the mean is that of the groups' means.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim != 2 or not table.size or not np.isfinite(table).all():
+        raise InputError(f"values: expected a table of finite numbers (P, Q), got shape {table.shape}")
+    places = _by_group(np.arange(table.shape[1], dtype=np.float64), groups)
+    rng = np.random.default_rng(seed)
+    means = np.zeros((resamples, len(table)))
+    for own in places:
+        columns = own.astype(np.int64)
+        draws = rng.multinomial(columns.size, np.full(columns.size, 1 / columns.size), size=resamples)
+        means += draws @ table[:, columns].T / columns.size
+    return means / len(places)
+
+
 def _mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.mean(values, axis=axis)
 
@@ -284,7 +331,8 @@ def paired_table(
     rows.
 
     Columns: `method`, `against`, `difference` (fraction) with its bootstrap interval `difference low`,
-    `difference high`; `wins`, `ties`, `losses` over queries; `p` of the sign-flip test and `p (Holm)`.
+    `difference high`; `wins`, `ties`, `losses` over queries; `effect`, see `effect_size`; `p` of the
+    sign-flip test and `p (Holm)`.
     Queries are matched by id. Raises `InputError` for unknown names or metrics, and for runs over different
     queries or protocols.
     """
@@ -297,11 +345,31 @@ def paired_table(
         weights = _weights(groups)
         test = paired_permutation(weights * first, weights * second, resamples)
         interval = bootstrap_interval(first - second, level, resamples, groups=groups)
-        cells = (test.difference, interval.low, interval.high, test.wins, test.ties, test.losses, test.p)
-        rows.append((name, other, *cells))
+        cells = (test.difference, interval.low, interval.high, test.wins, test.ties, test.losses)
+        rows.append((name, other, *cells, effect_size(first - second, groups), test.p))
     table = pd.DataFrame(rows, columns=["method", "against", *PAIRED_COLUMNS[:-1]])
     table["p (Holm)"] = holm(table["p"].to_numpy(dtype=np.float64))
     return table
+
+
+def query_table(runs: Sequence[Run], pairs: Sequence[tuple[str, str]], metric: str) -> pd.DataFrame:
+    """Who won which query: one row a pair (method, against) and query, the largest gain of a pair first.
+
+    Columns: `method`, `against`, `query`, the two values `value` and `value against` (fractions), their
+    `change`, and the `outcome` "win", "tie" or "loss" of the first. Raises as `paired_table`.
+    """
+    by_name = _by_name(runs)
+    columns = ["method", "against", "query", "value", "value against", "change", "outcome"]
+    rows: list[tuple[Any, ...]] = []
+    for name, other in pairs:
+        a, b = _named(by_name, name), _named(by_name, other)
+        first, second, _ = _aligned(a, b, metric)
+        queries = _sampled(a, metric).queries
+        for place in np.argsort(second - first, kind="stable"):
+            change = first[place] - second[place]
+            outcome = "win" if change > 0 else "loss" if change < 0 else "tie"
+            rows.append((name, other, queries[place], first[place], second[place], change, outcome))
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _by_name(runs: Sequence[Run]) -> dict[str, Run]:
@@ -369,36 +437,3 @@ def _aligned(a: Run, b: Run, metric: str) -> tuple[np.ndarray, np.ndarray, list[
             f"runs {a.name!r} and {b.name!r} rank different queries{which}; run both on the same ones"
         )
     return first.values, second.values[[place[query] for query in first.queries]], first.groups
-
-
-def to_markdown(table: pd.DataFrame) -> str:
-    """A results or paired table as Markdown: metrics in percent with two decimals, "value [low, high]"; p
-    with three digits.
-
-    Columns `M`, `M low`, `M high` become one cell. Whole numbers stay whole, missing cells become a dash.
-    """
-    columns = [name for name in table.columns if not name.endswith((" low", " high"))]
-    text = {name: [_cell(table, name, row) for row in range(len(table))] for name in columns}
-    words = [name for name in columns if name in ("method", "against") or table[name].map(type).eq(str).any()]
-    lines = [
-        "| " + " | ".join(columns) + " |",
-        "|" + "|".join(" --- " if name in words else " ---: " for name in columns) + "|",
-    ]
-    lines += ["| " + " | ".join(text[name][row] for name in columns) + " |" for row in range(len(table))]
-    return "\n".join(lines) + "\n"
-
-
-def _cell(table: pd.DataFrame, name: str, row: int) -> str:
-    value = table[name].iloc[row]
-    if isinstance(value, str):
-        return value.replace("|", "\\|")
-    if value is None or pd.isna(value):
-        return "–"
-    if f"{name} low" in table.columns:
-        sign = "+" if name == "difference" else ""
-        low, high = (100 * table[f"{name} {end}"].iloc[row] for end in ("low", "high"))
-        bounds = "" if pd.isna(low) else f" [{low:{sign}.2f}, {high:{sign}.2f}]"
-        return f"{100 * value:{sign}.2f}{bounds}"
-    if name.startswith("p") and name in ("p", "p (Holm)"):
-        return "< 0.001" if value < 0.001 else f"{value:.3f}"
-    return f"{value:.0f}" if float(value).is_integer() else f"{value:.4g}"

@@ -364,15 +364,15 @@ def _shipped(folder: Path) -> str:
 
 def _prompts(profile: Profile) -> Check:
     from cir_utils.benchmarks import BENCHMARKS
-    from cir_utils.prompts import DOMAINS, SLOTS, load_prompt
+    from cir_utils.prompts import DOMAINS, load_prompt, prompts_of
 
     def look() -> str:
         families = [BENCHMARKS[name].family for name in profile.benchmarks]
         domains = list(dict.fromkeys(DOMAINS[family] for family in families))
         for domain in domains:
-            for name in SLOTS:
+            for name in prompts_of(profile.prompts):
                 load_prompt(profile.prompts, name, domain)
-        return f"{len(SLOTS)} prompts, worded for {' and '.join(domains)}"
+        return f"{len(prompts_of(profile.prompts))} prompts, worded for {' and '.join(domains)}"
 
     return _try(f"prompts {profile.prompts}", look, "reinstall cir_utils")
 

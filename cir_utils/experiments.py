@@ -1,7 +1,7 @@
 """All systems and ablations of a benchmark on one workbench: one pass, one table.
 
-The six methods share gallery features, models and stored answers, so the whole list costs little more than
-its most expensive member. A random ranking is the first row; the ablations are those of the two papers."""
+They share gallery features, models and stored answers, so the course's list costs little more than its most
+expensive member; LDRE and SEIZE ask most of what the whole list adds. A random ranking is the first row."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from cir_utils.errors import InputError
 from cir_utils.methods import SettingValue, resolve_settings
 from cir_utils.runs import Run, find_runs, load_run, run_method
 from cir_utils.tables import Comparison, comparison
+from cir_utils.word_networks import SHIPPED
 from cir_utils.workbench import Workbench
 
 
@@ -32,10 +33,16 @@ class Experiment:
     overrides: dict[str, SettingValue] = field(default_factory=dict)
 
 
-#: The random ranking and the six methods, as the tables list them.
-METHODS = tuple(Experiment(name, name) for name, method in methods.METHODS.items() if not method.trained)
-#: The systems with a trained network, which belongs to one encoder.
-TRAINED = tuple(Experiment(name, name) for name, method in methods.METHODS.items() if method.trained)
+#: The random ranking and the six methods of the course.
+FIRST = ("random", "image-only", "text-only", "image+text", "description-only", "sdr-cir", "xr")
+METHODS = tuple(Experiment(name, name) for name in FIRST)
+#: All other systems, as the registry lists them: those that the two papers compare with (of the trained ones
+#: those whose networks ship with the package), and ours.
+OTHERS = tuple(
+    Experiment(name, name)
+    for name, method in methods.METHODS.items()
+    if name not in FIRST and (not method.trained or (SHIPPED / name).is_dir())
+)
 #: SDR-CIR's Table 3 (description only is a method of its own) and X^R's stages and agents.
 ABLATIONS = (
     Experiment("description-only, plain prompt", "description-only", {"description": "plain"}),
@@ -46,7 +53,15 @@ ABLATIONS = (
     Experiment("xr, without the vision side", "xr", {"vision": "off"}),
     Experiment("xr, without the text side", "xr", {"text": "off"}),
 )
+#: What each part of ours adds.
+OWN_ABLATIONS = (
+    Experiment("xr-sdr, coarse stage only", "xr-sdr", {"stages": "coarse"}),
+    Experiment("xr-sdr, X^R's coarse stage", "xr-sdr", {"alpha": 0.0, "beta": 0.0}),
+    Experiment("xr-sdr, X^R's fine stage", "xr-sdr", {"verification": "counts"}),
+)
+#: The course's methods and the papers' ablations, which notebook 07 runs; and everything there is.
 EXPERIMENTS = METHODS + ABLATIONS
+ALL = METHODS + OTHERS + ABLATIONS + OWN_ABLATIONS
 #: Which differences are tested (method, against).
 PAIRS = (
     ("sdr-cir", "description-only"),
@@ -58,6 +73,9 @@ PAIRS = (
     ("xr", "xr, without the vision side"),
     ("xr", "xr, without the text side"),
     ("xr", "sdr-cir"),
+    ("xr-sdr", "xr"),
+    ("xr-sdr", "xr-sdr, X^R's coarse stage"),
+    ("xr-sdr", "xr-sdr, X^R's fine stage"),
 )
 
 
@@ -69,9 +87,13 @@ def run_experiments(
     whole: bool = True,
 ) -> list[Run]:
     """Run ``chosen`` in order; with ``out``, each into a folder of its own below it (``whole`` as in
-    :meth:`Run.save`), which takes the place of an earlier run of that label there."""
+    :meth:`Run.save`), which takes the place of an earlier run of that label there. Folders are numbered by
+    the place in :data:`ALL`, so that some may be run again, or later, without changing the table."""
     runs = []
-    for number, experiment in enumerate(tqdm(chosen, desc="runs", disable=not sys.stderr.isatty()), start=1):
+    place = {experiment.label: number for number, experiment in enumerate(ALL, start=1)}
+    own = len(ALL) + 1  # labels of a caller's own come after all others
+    for experiment in tqdm(chosen, desc="runs", disable=not sys.stderr.isatty()):
+        number = place.get(experiment.label, own)
         settings = resolve_settings(experiment.method, bench.settings, experiment.overrides)
         run = run_method(bench, experiment.method, settings, label=experiment.label)
         if out is not None:

@@ -137,14 +137,18 @@ class MLLM(Protocol):
 @dataclass
 class Usage:
     """What a client has been asked since it was made: calls and logical tokens (whole prompts, shared or
-    not), and ``computed_tokens``, the prompt tokens that verification really ran through the language
-    model."""
+    not); and what it has computed for them: ``computed_tokens``, the prompt tokens that really ran through
+    the language model (a shared prefix once), ``forward_passes`` of that model (over a batch each; a
+    generated token takes one), ``pictures_encoded`` and the ``vision_passes`` that this took."""
 
     generate_calls: int = 0
     verify_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     computed_tokens: int = 0
+    forward_passes: int = 0
+    vision_passes: int = 0
+    pictures_encoded: int = 0
 
 
 class LocalMLLM:
@@ -187,6 +191,7 @@ class LocalMLLM:
         self.identifier = f"{name}@{version}/{str(self.model.dtype).removeprefix('torch.')}"
         self.shares_prefix = shared_prefix.supported(self.model)
         self.usage = Usage()
+        self._count_passes()
         self.stop_ids = self._find_stop_ids()
         pad = self.tokenizer.pad_token_id
         self.pad_id: int = self.stop_ids[0] if pad is None else pad
@@ -206,6 +211,18 @@ class LocalMLLM:
             "devices": sorted(devices),
             "batch_tokens": self.batch_tokens,
         }
+
+    def _count_passes(self) -> None:
+        """Count the calls of language model and vision tower where they happen, whoever makes them."""
+
+        def forward(*_: Any) -> None:
+            self.usage.forward_passes += 1
+
+        def vision(*_: Any) -> None:
+            self.usage.vision_passes += 1
+
+        self.model.get_decoder().register_forward_pre_hook(forward)
+        self.model.get_encoder(modality="image").register_forward_pre_hook(vision)
 
     # --- generation -------------------------------------------------------------------------------------
 
@@ -413,6 +430,7 @@ class LocalMLLM:
             add_special_tokens=False,
             return_tensors="pt",
         ).to(self.device)
+        self.usage.pictures_encoded += sum(map(len, pictures))  # these models do so as they read them
         return {
             name: value.to(self.model.dtype) if torch.is_floating_point(value) else value
             for name, value in inputs.items()
@@ -499,6 +517,7 @@ class LocalMLLM:
         pixels = torch.cat([part for _, part, _ in pending]).to(self.device, self.model.dtype)
         grids = torch.tensor([grid for _, _, grid in pending], device=self.device)
         features = self.model.model.get_image_features(pixels, grids, return_dict=True).pooler_output
+        self.usage.pictures_encoded += len(pending)
         return {image: (part.clone(), grid) for (image, _, grid), part in zip(pending, features, strict=True)}
 
     def _find_stop_ids(self) -> list[int]:

@@ -242,11 +242,13 @@ def heatmap(
     title: str = "",
     fmt: str = ".2f",
     outline_best: bool = False,
+    marked: Any = None,
 ) -> Figure:
     """A table of numbers as colours (cividis, which also reads in grey), every number written into its cell.
 
     `values` is `(len(rows), len(columns))`; cells that are NaN stay blank. `outline_best` frames the highest
-    cell. Two axes: the table and its colour bar. Raises `InputError` when the shape does not fit the names.
+    cell; `marked`, bool of the same shape, puts a dashed frame into every cell that is true. Two axes:
+    the table and its colour bar. Raises `InputError` when the shape does not fit the names.
     """
     table = np.asarray(values, dtype=np.float64)
     if table.shape != (len(rows), len(columns)) or not np.isfinite(table).any():
@@ -268,6 +270,14 @@ def heatmap(
                 column, row, format(value, fmt), ha="center", va="center", fontsize=8,
                 color="black" if light else "white",
             )  # fmt: skip
+    for row, column in np.argwhere(np.zeros(table.shape, bool) if marked is None else np.asarray(marked)):
+        light = shades[row, column, :3] @ (0.299, 0.587, 0.114) > 0.5
+        axes.add_patch(
+            Rectangle(
+                (column - 0.42, row - 0.42), 0.84, 0.84, fill=False, linestyle="--",
+                edgecolor="black" if light else "white", linewidth=1,
+            )
+        )  # fmt: skip
     if outline_best:
         row, column = np.unravel_index(np.nanargmax(table), table.shape)
         axes.add_patch(
@@ -348,35 +358,56 @@ def _spread(values: Sequence[float], low: float, high: float, count: int) -> lis
     return heights.tolist()
 
 
-def weight_triangle(weights: Any, labels: Sequence[str] | None = None, title: str = "") -> Figure:
+#: The corners of the triangle of weights (F_d, F_r, F_m) on paper, and their names.
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
+CORNER_NAMES = ("description only\n(F_d)", "image only\n(F_r)", "text only\n(F_m)")
+
+
+def triangle_grid(steps: int) -> np.ndarray:
+    """Weights of (F_d, F_r, F_m) at even distances over the whole triangle, corners included:
+    `((steps + 1)(steps + 2) / 2, 3)` float64, rows sum to 1."""
+    places = [(d, r, steps - d - r) for d in range(steps + 1) for r in range(steps + 1 - d)]
+    return np.array(places, dtype=np.float64) / steps
+
+
+def weight_triangle(
+    weights: Any,
+    labels: Sequence[str] | None = None,
+    title: str = "",
+    *,
+    heat: tuple[Any, Any] | None = None,
+    methods: Mapping[str, Sequence[float]] | None = None,
+    heat_label: str = "",
+) -> Figure:
     """Queries as weighted means of (F_d, F_r, F_m): a cloud in the triangle of description, reference image
     and modification text.
 
     `weights` `(Q, 3)` as `scoring.triangle_weights` gives them (rows sum to 1; points outside the triangle
     have a negative weight and are drawn as crosses). `labels` `(Q,)` name points; without labels the median
-    is drawn as a star. One axes.
+    is drawn as a star. `heat` is a pair of weights `(P, 3)` (such as `triangle_grid`) and values `(P,)`, the
+    ground of the triangle, with the best of them ringed and a colour bar called `heat_label`; `methods` are
+    further named points. One axes, with `heat` a second for the bar.
     """
     given = np.asarray(weights, dtype=np.float64)
     if given.ndim != 2 or given.shape[1] != 3 or not len(given):
         raise InputError(f"weights: expected (Q, 3) with at least one query, got shape {given.shape}")
-    corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
-    points = given @ corners
-    fig = _figure(5.4, 4.6)
+    points = given @ CORNERS
+    fig = _figure(7.2 if heat is not None else 5.4, 5.4 if heat is not None else 4.6)
     axes = fig.subplots()
-    axes.fill(*corners.T, facecolor="#F4F4F4", edgecolor=INK, linewidth=1.2)
-    names = ("description only\n(F_d)", "image only\n(F_r)", "text only\n(F_m)")
-    for corner, name, (x, y) in zip(corners, names, ((0, -0.05), (0, -0.05), (0, 0.05)), strict=True):
-        axes.text(
-            corner[0] + x,
-            corner[1] + y,
-            name,
-            ha="center",
-            va="bottom" if y > 0 else "top",
-            fontsize=9,
-            color=INK,
-        )
+    if heat is None:
+        axes.fill(*CORNERS.T, facecolor="#F4F4F4", edgecolor=INK, linewidth=1.2)
+    else:
+        _draw_heat(fig, axes, *heat, heat_label)
+    below: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 9, "color": INK}
+    for corner, name in zip(CORNERS, CORNER_NAMES, strict=True):
+        up = corner[1] > 0
+        look = below | {"va": "bottom"} if up else below
+        axes.text(corner[0], corner[1] + (0.05 if up else -0.05), name, **look)
     inside = (given >= 0).all(axis=1)
-    axes.plot(*points[inside].T, "o", color=SERIES[0], alpha=0.5, markersize=5, linestyle="", label="query")
+    dot: dict[str, Any] = (
+        {"markeredgecolor": "white", "markeredgewidth": 0.4} if heat is not None else {"alpha": 0.5}
+    )
+    axes.plot(*points[inside].T, "o", color=SERIES[0], markersize=5, linestyle="", label="query", **dot)
     if not inside.all():
         axes.plot(
             *points[~inside].T,
@@ -386,14 +417,21 @@ def weight_triangle(weights: Any, labels: Sequence[str] | None = None, title: st
             linestyle="",
             label="query outside the triangle",
         )
+    for i, (name, place) in enumerate((methods or {}).items()):
+        axes.plot(
+            *(np.asarray(place, dtype=np.float64) @ CORNERS), MARKERS[1 + i % (len(MARKERS) - 1)],
+            color="white", markeredgecolor="black", markeredgewidth=1.5, markersize=10, linestyle="",
+            label=name, clip_on=False,
+        )  # fmt: skip
     if labels is None:
         median = np.median(given, axis=0)
         axes.plot(
-            *(median / median.sum() @ corners),
+            *(median / median.sum() @ CORNERS),
             "*",
             color="black",
             markeredgecolor="white",
-            markersize=15,
+            markersize=15 if heat is None else 11,
+            linestyle="",
             label="median",
         )
     else:
@@ -402,7 +440,28 @@ def weight_triangle(weights: Any, labels: Sequence[str] | None = None, title: st
     axes.set_aspect("equal")
     axes.axis("off")
     axes.margins(0.12)
-    axes.legend(loc="upper left", fontsize=8, frameon=False)
+    if heat is None:
+        axes.legend(loc="upper left", fontsize=8, frameon=False)
+    else:
+        fig.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     if title:
         axes.set_title(title, fontsize=11, pad=24)
     return fig
+
+
+def _draw_heat(fig: Figure, axes: Axes, weights: Any, values: Any, label: str) -> None:
+    """The ground of the triangle: values over weights, their best ringed."""
+    ground, heights = np.asarray(weights, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if ground.ndim != 2 or ground.shape[1] != 3 or heights.shape != ground.shape[:1] or len(ground) < 3:
+        raise InputError(
+            f"heat: expected weights (P, 3) and P values, three or more, got {ground.shape} and "
+            f"{heights.shape}"
+        )
+    places = ground @ CORNERS
+    image = axes.tripcolor(places[:, 0], places[:, 1], heights, cmap=MAP, shading="gouraud")
+    axes.fill(*CORNERS.T, facecolor="none", edgecolor=INK, linewidth=1.2)
+    axes.plot(
+        *places[heights.argmax()], "o", markerfacecolor="none", markeredgecolor=REFERENCE, markersize=15,
+        markeredgewidth=2.5, linestyle="", label=f"best of the map, {heights.max():.1f}", clip_on=False,
+    )  # fmt: skip
+    fig.colorbar(image, ax=axes, label=label, shrink=0.8)

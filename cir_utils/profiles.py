@@ -19,12 +19,17 @@ from typing import Any
 
 from cir_utils.errors import InputError
 from cir_utils.files import read_json
-from cir_utils.prompts import SLOTS, load_prompt
+from cir_utils.methods import SETTINGS
+from cir_utils.prompts import ALL_SLOTS, load_prompt
 
 PACKAGE = Path(__file__).resolve().parent
 PROFILES_FILE = PACKAGE / "profiles.toml"
 MINI_SETTINGS = PACKAGE / "mini" / "settings.json"
-SETTING_NAMES = ("alpha", "beta", "lambda", "k_prime", "kappa")
+SETTING_NAMES = ("alpha", "beta", "lambda", "k_prime", "kappa", "weight_text", "weight_vision")
+#: The numbers that other methods take. A profile may give them; where it does not, their own defaults hold.
+OTHER_NAMES = tuple(
+    name for name, setting in SETTINGS.items() if not setting.choices and name not in SETTING_NAMES
+)
 #: The keys of `profiles.toml` by table: those that must be there, and those that may be.
 KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "profile": (
@@ -40,9 +45,9 @@ KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     "benchmark": (("root", "splits", "settings"), ("fetch",)),
-    "settings": ((), SETTING_NAMES),
-    "max_tokens": ((), ("other", *SLOTS)),
-    "repetition_penalty": ((), tuple(SLOTS)),
+    "settings": ((), (*SETTING_NAMES, *OTHER_NAMES)),
+    "max_tokens": ((), ("other", *ALL_SLOTS)),
+    "repetition_penalty": ((), tuple(ALL_SLOTS)),
     "needs": ((), ("memory_gb", "gpu_gb", "data_gb", "weights_gb")),
 }
 #: What a run may choose otherwise than its profile, beside the settings of its method.
@@ -154,7 +159,8 @@ def load_profile(name: str) -> Profile:
         _check_keys("settings", entry["settings"], f"{name}.benchmarks.{bench_name}.settings")
         settings, source = dict(entry["settings"]), f"profiles.toml, {name}"
         if bench_name in tuned:
-            settings.update({key: tuned[bench_name][key] for key in SETTING_NAMES})
+            chosen = tuned[bench_name]
+            settings.update({key: chosen[key] for key in (*SETTING_NAMES, *OTHER_NAMES) if key in chosen})
             source = f"mini/settings.json, tuned on {tuned[bench_name]['tuned_on']}"
         benchmarks[bench_name] = BenchmarkSpec(
             name=bench_name,
@@ -219,8 +225,10 @@ def choose(
     if seed is not None and not 0 <= seed < 2**63:
         raise InputError(f"seed {seed} is not valid: give a whole number from 0 to 2^63 - 1")
     for agent, limit in given.get("max_tokens", {}).items():
-        if agent != "other" and agent not in SLOTS:
-            raise InputError(f"max_tokens names an unknown agent {agent!r}: choose other, {choices(SLOTS)}")
+        if agent != "other" and agent not in ALL_SLOTS:
+            raise InputError(
+                f"max_tokens names an unknown agent {agent!r}: choose other, {choices(ALL_SLOTS)}"
+            )
         if limit < 1:
             raise InputError(f"max_tokens {limit} is not valid: give a whole number of tokens, 1 or more")
     return replace(profile, **given, sources={**profile.sources, **dict.fromkeys(given, GIVEN)})

@@ -3,7 +3,8 @@
 A set is a folder of ``cir_utils/prompts/``: ``default`` for real MLLMs, ``mini`` (shorter) for the shipped
 mini-VLM, with the same names, slots and answers (``cir_utils.schemas``). Slots look like ``{modification}``;
 all other braces, such as those of a JSON example, are literal. The text's SHA-256 goes into run records; the
-response cache keys by the filled text.
+response cache keys by the filled text. A set may lack the prompts of :data:`OPTIONAL_SLOTS`: its model was
+never shown such a task, and the agent says what it asks then.
 
 Every prompt is a file ``name.txt``. Where the wording matters, ``name.fashion.txt`` or ``name.scene.txt``
 takes its place for benchmarks of that domain (:data:`DOMAINS`); in the set ``default`` the plain files speak
@@ -39,6 +40,9 @@ SLOTS: dict[str, tuple[str, ...]] = {
     # Put behind a prompt whose answer could not be used.
     "reask": ("problem",),
 }
+#: Prompts that a set may lack, and their slots: the mini-VLM knows the tasks above and no other.
+OPTIONAL_SLOTS: dict[str, tuple[str, ...]] = {"target_levels": ("caption", "modification")}
+ALL_SLOTS = SLOTS | OPTIONAL_SLOTS
 #: The domain whose wording a family of benchmarks gets.
 DOMAINS: dict[str, str] = {"fashioniq": "fashion", "cirr": "scene", "circo": "scene"}
 
@@ -57,7 +61,7 @@ class Prompt:
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of the slots, in the order of the contract (not of the text)."""
-        return SLOTS[self.name]
+        return ALL_SLOTS[self.name]
 
     @property
     def label(self) -> str:
@@ -97,8 +101,8 @@ def load_prompt(set: str, name: str, domain: str = "") -> Prompt:
     Raises :class:`InputError` for an unknown set, name or domain, a missing or non-UTF-8 file, and a file
     whose slots are not those that its name promises (each once).
     """
-    if name not in SLOTS:
-        raise InputError(f"unknown prompt {name!r}: choose {', '.join(SLOTS)}")
+    if name not in ALL_SLOTS:
+        raise InputError(f"unknown prompt {name!r}: choose {', '.join(ALL_SLOTS)}")
     if set not in prompt_sets():
         raise InputError(f"unknown prompt set {set!r}: choose {', '.join(prompt_sets())}")
     domains = sorted(dict.fromkeys(DOMAINS.values()))
@@ -115,11 +119,18 @@ def load_prompt(set: str, name: str, domain: str = "") -> Prompt:
             f"prompt file {label} is missing or not UTF-8 text; reinstall cir_utils or restore it"
         ) from None
     text = text.replace("\r\n", "\n").rstrip("\n")
-    for slot in {slot for slots in SLOTS.values() for slot in slots}:
-        wanted = 1 if slot in SLOTS[name] else 0
+    for slot in {slot for slots in ALL_SLOTS.values() for slot in slots}:
+        wanted = 1 if slot in ALL_SLOTS[name] else 0
         if text.count("{" + slot + "}") != wanted:
             raise InputError(f"prompt file {label} must hold {{{slot}}} {'once' if wanted else 'nowhere'}")
     return Prompt(set, name, text, sha256_text(text), domain)
+
+
+def prompts_of(set: str) -> tuple[str, ...]:
+    """The names of the prompts of an installed ``set``: all of :data:`SLOTS`, and those that it has of
+    :data:`OPTIONAL_SLOTS`."""
+    folder = files("cir_utils").joinpath("prompts", set)
+    return (*SLOTS, *(name for name in OPTIONAL_SLOTS if folder.joinpath(f"{name}.txt").is_file()))
 
 
 def prompt_sets() -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import html
 import io
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -18,12 +17,12 @@ from typing import Any
 
 import pandas as pd
 
-from cir_utils import compare
 from cir_utils.benchmarks import Benchmark, ImageId, Query
 from cir_utils.files import write_atomic
 from cir_utils.images import load_image
 from cir_utils.runs import Run
 from cir_utils.tables import Comparison
+from cir_utils.typeset import to_html
 
 #: Side of a thumbnail in pixels, and how many of a ranking's first pictures are shown.
 THUMBNAIL, SHOWN = 112, 8
@@ -74,25 +73,6 @@ def write_report(
     return Path(path)
 
 
-def table_html(table: pd.DataFrame) -> str:
-    """A results or paired table of ``cir_utils.compare`` as HTML, with the same rounding as in Markdown."""
-    rows = [
-        [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
-        for line in compare.to_markdown(table).strip().splitlines()
-    ]
-    kinds = ["num" if mark.endswith(":") else "" for mark in rows[1]]
-    head = "".join(
-        f'<th class="{kind}">{_text(cell)}</th>' for cell, kind in zip(rows[0], kinds, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(f'<td class="{kind}">{_text(cell)}</td>' for cell, kind in zip(row, kinds, strict=True))
-        + "</tr>"
-        for row in rows[2:]
-    )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 def chart_svg(table: pd.DataFrame, metric: str) -> str:
     """Every row's ``metric`` as a dot with its interval, in percent: an SVG drawing that follows the page's
     colours."""
@@ -127,17 +107,19 @@ def chart_svg(table: pd.DataFrame, metric: str) -> str:
 def _results(comparison: Comparison) -> str:
     parts = [
         "<h2>Results</h2>",
-        f"<p>{_text(comparison.protocol)}. Metrics in percent, with 95 % intervals over queries.</p>",
-        table_html(comparison.results),
+        f"<p>{_text(comparison.protocol)}. Metrics in percent, with 95 % intervals over queries; the best "
+        "value is bold.</p>",
+        to_html(comparison.results),
         f"<h3>{_text(comparison.metric)}</h3>",
         chart_svg(comparison.results, comparison.metric),
     ]
     if len(comparison.paired):
         parts += [
             f"<h3>Is one better than the other? Paired tests on {_text(comparison.metric)}</h3>",
-            "<p>Difference in percentage points; wins, ties and losses count queries; p by sign flips, with "
-            "Holm's correction over all rows.</p>",
-            table_html(comparison.paired),
+            "<p>Difference in percentage points; wins, ties and losses count queries; effect: the mean "
+            "difference over its standard deviation; p by sign flips, with Holm's correction over all "
+            "rows.</p>",
+            to_html(comparison.paired),
         ]
     return "\n".join(parts)
 
@@ -150,32 +132,18 @@ def _costs(runs: Sequence[Run]) -> str:
         cost, counts = run.record["cost"], run.record["counts"]
         said = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items() if count)
         settings = ", ".join(f"{name} {value}" for name, value in run.record["settings"].items())
-        cells = [
-            ("", run.name),
-            ("", settings or "none"),
-            ("num", f"{cost['mllm_calls']:,}"),
-            ("num", f"{cost['cached_calls']:,}"),
-            ("num", f"{cost['parse_failures']:,}"),
-            ("num", f"{cost['seconds']:.1f}"),
-            ("", said),
-        ]
         rows.append(
-            "<tr>" + "".join(f'<td class="{kind}">{_text(cell)}</td>' for kind, cell in cells) + "</tr>"
+            {
+                "method": run.name,
+                "settings": settings or "none",
+                "MLLM calls": cost["mllm_calls"],
+                "from the cache": cost["cached_calls"],
+                "parse failures": cost["parse_failures"],
+                "seconds": round(cost["seconds"], 1),
+                "seen on the way": said,
+            }
         )
-    names = (
-        "method",
-        "settings",
-        "MLLM calls",
-        "from the cache",
-        "parse failures",
-        "seconds",
-        "seen on the way",
-    )
-    head = "".join(f"<th>{name}</th>" for name in names)
-    return (
-        '<h3>Cost</h3><div class="wide"><table><thead><tr>'
-        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
+    return f"<h3>Cost</h3>{to_html(pd.DataFrame(rows))}"
 
 
 def _queries(benchmark: Benchmark, runs: Sequence[Run], count: int) -> str:

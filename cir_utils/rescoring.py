@@ -17,10 +17,9 @@ from torch import Tensor
 from cir_utils.benchmarks import EMPTY_TEXT, ImageId, Query
 from cir_utils.errors import InputError
 from cir_utils.evaluation import KS, query_values, score_rankings
-from cir_utils.methods import SettingValue, load_method, resolve_settings, xr
+from cir_utils.methods import KAPPAS, SettingValue, load_method, resolve_settings, xr
 from cir_utils.methods.description_only import Descriptions, describe
 from cir_utils.scoring import FourCosines, Reranked, exact_scores, four_cosines, rerank
-from cir_utils.tuning import KAPPAS
 from cir_utils.workbench import Workbench
 
 BOTH = xr.Sides(text=True, vision=True)

@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -65,7 +65,12 @@ TABLE_METRICS = {name: FAMILY_METRICS[entry.family] for name, entry in BENCHMARK
 #: How many image ids of rankings are written at a time.
 WRITTEN_IDS = 4_000_000
 SUMMARY = ("method", "benchmark", "split", "profile", "settings", "protocol")
+#: Which counts of X^R pruning makes, and the agents that they are about.
+NOT_ASKED = ("captions_not_asked", "pictures_not_asked")
+VERIFIERS = ("verify_caption", "verify_picture")
 COST = ("mllm_calls", "cached_calls", "prompt_tokens", "completion_tokens", "parse_failures", "seconds")
+#: What records of earlier versions lack.
+MORE_COST = ("by_agent", "computed", "pruning")
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ class Run:
         cost."""
         return {key: self.record[key] for key in SUMMARY} | {
             "metrics": self.metrics,
-            "cost": {key: self.record["cost"][key] for key in COST},
+            "cost": {key: self.record["cost"][key] for key in COST}
+            | {key: self.record["cost"][key] for key in MORE_COST if key in self.record["cost"]},
             "counts": self.record["counts"],
             "notes": self.record["notes"],
         }
@@ -134,21 +140,7 @@ class Run:
         """Write the run folder and return its path. ``out`` None makes a new folder below ``runs/``; an
         ``out`` that holds an earlier run is replaced. ``whole`` False keeps record and metrics alone. Raises
         :class:`InputError` for a folder that holds something else or cannot be written."""
-        check_out(out)
-        place = Path("runs") if out is None else Path(out).parent
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            part = Path(tempfile.mkdtemp(prefix=".run.", suffix=".part", dir=place))
-        except OSError as error:
-            raise InputError(
-                f"run folder below {place} cannot be written ({error.strerror}); choose another --out"
-            ) from None
-        try:
-            self._write(part, whole)
-            os.chmod(part, 0o755)
-            return _swap(part, Path(out)) if out is not None else _place_new(part, place, self.record)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+        return save_folder(lambda folder: self._write(folder, whole), self.record, out)
 
     def _write(self, folder: Path, whole: bool) -> None:
         _dump(folder / RECORD, self.record)
@@ -213,7 +205,8 @@ def run_method(
         hidden = f"the answers of split {bench.benchmark.split} are not public"
         what = "no targets are marked" if bench.benchmark.name == OWN else hidden
         notes.append(f"{what}: rankings, but no metrics")
-    cost = bench.cost() | {"seconds": round(seconds, 3)}
+    cost: dict[str, Any] = bench.cost() | {"seconds": round(seconds, 3), "by_agent": bench.cost_by_agent()}
+    cost |= {"computed": bench.computed(), "pruning": pruned(output.counts, cost["by_agent"])}
     protocol = bench.benchmark.protocol.as_dict() | {"queries": len(bench.queries)}
     overrides = {name: value for name, value in settings.items() if value != bench.usual(name)}
     record = {
@@ -258,6 +251,17 @@ def run_method(
         subsets=output.subsets,
         categories=tuple(query.category for query in bench.queries if query.category),
     )
+
+
+def pruned(counts: Mapping[str, int], by_agent: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """What pruning saved: verifications ``asked``, ``captions_not_asked`` and ``pictures_not_asked``, and the
+    ``share_not_asked`` of all; empty for a run without pruning."""
+    saved = {name: counts[name] for name in NOT_ASKED if name in counts}
+    if not saved:
+        return {}
+    asked = sum(by_agent[agent]["mllm_calls"] for agent in VERIFIERS if agent in by_agent)
+    whole = asked + sum(saved.values())
+    return {"asked": asked, **saved, "share_not_asked": sum(saved.values()) / whole if whole else 0.0}
 
 
 def _source(bench: Workbench, name: str, overrides: Mapping[str, Any]) -> str:
@@ -313,6 +317,31 @@ def _joined(outputs: Mapping[str, MethodOutput]) -> MethodOutput:
     return joined
 
 
+def save_folder(
+    write: Callable[[Path], None], record: Mapping[str, Any], out: Path | None = None, mark: str = RECORD
+) -> Path:
+    """A folder that ``write`` fills, whole or not at all; returns its path.
+
+    ``out`` None makes a new folder below ``runs/``, named after ``record``; an ``out`` that holds an earlier
+    one, told by its file ``mark``, is replaced. Raises :class:`InputError` for a folder that holds something
+    else or cannot be written."""
+    check_out(out, mark)
+    place = Path("runs") if out is None else Path(out).parent
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=".run.", suffix=".part", dir=place))
+    except OSError as error:
+        raise InputError(
+            f"run folder below {place} cannot be written ({error.strerror}); choose another --out"
+        ) from None
+    try:
+        write(part)
+        os.chmod(part, 0o755)
+        return _swap(part, Path(out)) if out is not None else _place_new(part, place, record)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
 def load_run(folder: Path | str, *, whole: bool = False) -> Run:
     """Read a run folder; ``whole`` also reads rankings and traces.
 
@@ -363,13 +392,14 @@ def find_runs(folder: Path | str) -> list[Path]:
     )
 
 
-def check_out(out: Path | None) -> None:
-    """Refuse a place for a run folder that holds something else than an earlier run."""
+def check_out(out: Path | None, mark: str = RECORD) -> None:
+    """Refuse a place for a run folder that holds something else than an earlier run, told by its file
+    ``mark``."""
     if out is None or not Path(out).exists():
         return
     if not Path(out).is_dir():
         raise InputError(f"--out {out} is a file; name a folder")
-    if any(Path(out).iterdir()) and not (Path(out) / RECORD).is_file():
+    if any(Path(out).iterdir()) and not (Path(out) / mark).is_file():
         raise InputError(f"--out {out} is not empty and holds no run; name a new folder or an earlier run's")
 
 
@@ -386,6 +416,12 @@ def describe(run: Run, folder: Path) -> str:
         f"{cost['seconds']:.1f} s; MLLM calls: {cost['mllm_calls']:,}, of them {cost['cached_calls']:,} "
         f"from the cache; parse failures: {cost['parse_failures']}"
     )
+    computed = cost.get("computed")  # records of earlier versions have none
+    if computed and computed["forward_passes"]:
+        lines.append(
+            f"computed: {computed['forward_passes']:,} forward passes, {computed['computed_tokens']:,} of "
+            f"{computed['prompt_tokens']:,} prompt tokens, {computed['pictures_encoded']:,} pictures encoded"
+        )
     answers = run.record.get("answers", {})
     if set(answers) - {"good"}:
         lines.append("answers: " + ", ".join(f"{count:,} {name}" for name, count in answers.items()))

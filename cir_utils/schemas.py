@@ -1,6 +1,6 @@
 """What each agent must return, and the tolerant reading of what models really return.
 
-Four answers are JSON objects (pydantic models below); the others are plain text. A model may wrap its JSON in
+Five answers are JSON objects (pydantic models below); the others are plain text. A model may wrap its JSON in
 a Markdown fence, talk around it, write a draft first, or leave a trailing comma: :func:`parse_json` takes the
 last complete object that fits the schema and says how much tolerance that took. Every answer falls in one
 class:
@@ -111,6 +111,23 @@ class VisionImagination(Answered):
     absent: list[str]
 
     @field_validator("target_caption")
+    @classmethod
+    def _not_blank(cls, value: str) -> str:
+        return _text_of(value)
+
+
+class TargetLevels(Answered):
+    """ImageScope's reasoner: the atomic ``instructions`` of T_m, and the target described on three levels of
+    detail, from C_r and T_m (arXiv:2503.10166, stage 1)."""
+
+    optional = ("instructions",)
+
+    instructions: list[str]
+    core: str
+    enhanced: str
+    comprehensive: str
+
+    @field_validator("core", "enhanced", "comprehensive")
     @classmethod
     def _not_blank(cls, value: str) -> str:
         return _text_of(value)

@@ -13,6 +13,9 @@ from IPython.display import Markdown, display
 
 from cir_utils.agents import Described
 
+#: Words that name nothing that can be seen, or (sides, "plain") what captions often leave unsaid.
+FUNCTION_WORDS = frozenset("in on at with under of and to there is are left right plain".split())
+
 
 def say(text: str) -> None:
     """Show ``text`` as Markdown below the cell; the indentation and line breaks of the source are dropped,
@@ -49,6 +52,17 @@ def words(text: str) -> list[str]:
     """The words of ``text`` in lower case, without articles, regular plurals brought to the singular."""
     found = [word for word in re.findall(r"\w+", text.casefold()) if word not in ("a", "an", "the")]
     return [re.sub(r"(?<=ch)es$|(?<=\w\w[^s])s$", "", word) for word in found]
+
+
+def content(text: str) -> list[str]:
+    """The `words` of ``text`` that say what is to be seen, each once, in their order."""
+    return [word for word in dict.fromkeys(words(text)) if word not in FUNCTION_WORDS]
+
+
+def unsupported(text: str, others: Iterable[str]) -> list[str]:
+    """The `content` words of ``text`` that none of the texts ``others`` has."""
+    known = {word for other in others for word in words(other)}
+    return [word for word in content(text) if word not in known]
 
 
 def marked(text: str, kept: Collection[str], dropped: Collection[str]) -> str:
@@ -88,6 +102,27 @@ def stages(described: Described) -> None:
         ["4 target description", escaped(described.description)],
     ]
     table(rows, ["stage", "answer"])
+
+
+def verdict(paired: Any, method: str, against: str, metric: str) -> str:
+    """One row of a table of paired tests (`compare.paired_table`) in words: the difference in points, the
+    tally of queries, Holm's p, and whether chance could explain it (p of 0.05 or more).
+
+    Raises ``KeyError`` when the table has no such row."""
+    rows = paired[(paired["method"] == method) & (paired["against"] == against)]
+    if rows.empty:
+        raise KeyError(f"the table of tests has no row {method!r} against {against!r}")
+    row = rows.iloc[0]
+    p = float(row["p (Holm)"])
+    said = (
+        "**not established**: these queries cannot tell it from chance"
+        if not p < 0.05
+        else f"**a {'gain' if row['difference'] > 0 else 'loss'}**, and chance is an unlikely explanation"
+    )
+    return (
+        f"{percent(row['difference'], signed=True)} points of {metric} ({row['wins']} queries won, "
+        f"{row['losses']} lost, {row['ties']} tied; {'p < 0.001' if p < 0.001 else f'p = {p:.3f}'}): {said}"
+    )
 
 
 def metrics_table(runs: Mapping[str, Mapping[str, float]], metrics: Sequence[str]) -> None:

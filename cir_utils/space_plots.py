@@ -211,6 +211,87 @@ def feature_map(
     return fig
 
 
+def plane_of_query(
+    F_r: Sequence[float], F_d: Sequence[float], F_m: Sequence[float], alpha: float
+) -> dict[str, tuple[float, float]]:
+    """A query's vectors in the plane that `F_d` and `F_r` span, where the Anchor step happens.
+
+    `F_d` is (1, 0) and `F_r` has its angle to it, anticlockwise. "mix" is `(1-alpha) F_d + alpha F_r`, "F_q"
+    the same at unit length: both lie in the plane. `F_m` does not; its coordinates are its shadow, so it is
+    shorter than 1. The vectors are `(D,)` of unit length. Raises `InputError` when `F_d` and `F_r` point the
+    same or the opposite way, for they span no plane.
+    """
+    d, r, m = (np.asarray(F, dtype=np.float64) for F in (F_d, F_r, F_m))
+    cosine = float(d @ r)
+    aside = r - cosine * d
+    sine = float(np.linalg.norm(aside))
+    if sine < 1e-6:
+        raise InputError("plane of a query: F_d and F_r lie on one line; choose another query")
+    e = aside / sine
+    mix = ((1 - alpha) + alpha * cosine, alpha * sine)
+    length = float(np.hypot(*mix))
+    return {
+        "F_d": (1.0, 0.0),
+        "F_r": (cosine, sine),
+        "F_m": (float(m @ d), float(m @ e)),
+        "mix": mix,
+        "F_q": (mix[0] / length, mix[1] / length),
+    }
+
+
+def query_plane(
+    F_r: Sequence[float], F_d: Sequence[float], F_m: Sequence[float], alpha: float, title: str = ""
+) -> Figure:
+    """The geometry of one query, as `plane_of_query` gives it: arrows for F_d, F_r, F_q and the shadow of
+    F_m, the line from F_d to F_r on which α moves, and the circle of unit length.
+
+    One axes. Raises as `plane_of_query`.
+    """
+    at = plane_of_query(F_r, F_d, F_m, alpha)
+    fig = _figure(7.2, 4)
+    axes = fig.subplots()
+    turn = np.linspace(-0.15, max(np.pi / 2, np.arctan2(at["F_r"][1], at["F_r"][0])) + 0.1, 200)
+    axes.plot(np.cos(turn), np.sin(turn), color=PLAIN, linewidth=1, linestyle=":", label="length 1")
+    axes.plot(
+        *zip(at["F_d"], at["F_r"], strict=True), color=INK, linewidth=1.2, linestyle="--",
+        label="(1-α) F_d + α F_r, α from 0 to 1",
+    )  # fmt: skip
+    names = {
+        "F_d": "F_d description", "F_r": "F_r reference image", "F_q": f"F_q anchored, α = {alpha:g}",
+        "F_m": "F_m text (its shadow)",
+    }  # fmt: skip
+    for i, (key, name) in enumerate(names.items()):
+        colour = SERIES[(0, 5, 2, 3)[i]]
+        axes.annotate(
+            "", at[key], (0, 0),
+            arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 2.5 if key != "F_m" else 1.5,
+                        "linestyle": "-" if key != "F_m" else (0, (4, 2)), "shrinkA": 0, "shrinkB": 0},
+        )  # fmt: skip
+        axes.plot(
+            *at[key], MARKERS[i], color=colour, markeredgecolor=INK, markersize=8, linestyle="", label=name
+        )
+        axes.annotate(
+            key,
+            at[key],
+            (8, 6 if key != "F_m" else -16),
+            textcoords="offset points",
+            fontsize=10,
+            fontweight="bold",
+            color=INK,
+        )
+    axes.plot(
+        *at["mix"], "k+", markersize=9, markeredgewidth=2, label="the mean, before its length is made 1"
+    )
+    axes.set_aspect("equal")
+    axes.set(xlabel="along F_d", ylabel="across F_d, towards F_r")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(0.12)
+    fig.legend(loc="outside right center", fontsize=8, frameon=False)
+    if title:
+        fig.suptitle(textwrap.fill(title, 80), fontsize=11)
+    return fig
+
+
 def _colours(shares: np.ndarray) -> np.ndarray:
     """Shares in [0, 1] as colours `(..., 4)` of the map that all figures use."""
     from matplotlib import colormaps

@@ -7,32 +7,74 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import pandas as pd
 
 from cir_utils import compare
 from cir_utils.errors import InputError
+from cir_utils.files import write_atomic
 from cir_utils.runs import TABLE_METRICS, Run
+from cir_utils.typeset import pad as pad
+from cir_utils.typeset import to_csv, to_latex, to_markdown
+
+#: How a comparison can be written; ``text`` is Markdown with even columns, for the terminal.
+Format = Literal["text", "markdown", "latex", "csv"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+PERCENT = "Percent, with 95 % bootstrap intervals over queries"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs side by side: ``results`` has one row a run with intervals, ``paired`` one row a pair (see
-    ``cir_utils.compare``). ``metric`` is what the pairs were tested on."""
+    """Several runs side by side: ``results`` has one row a run with intervals, ``paired`` one row a pair, and
+    ``queries`` one row a pair and query (see ``cir_utils.compare``). ``metric`` is what the pairs were tested
+    on."""
 
     protocol: str
     metric: str
     results: pd.DataFrame
     paired: pd.DataFrame
+    queries: pd.DataFrame
 
-    def text(self) -> str:
-        """Both tables as Markdown, which also reads well on a terminal."""
-        parts = [self.protocol, "", pad(compare.to_markdown(self.results))]
+    def text(self, form: Format = "text") -> str:
+        """Both tables, written as ``form``; Markdown also reads well on a terminal.
+
+        LaTeX is two floats that need the package booktabs. CSV is one table: a row a run, beside it its
+        paired test (a row each where it has several), fractions at full precision."""
+        if form == "csv":
+            return to_csv(self._joined())
+        if form == "latex":
+            parts = [to_latex(self.results, f"{self.protocol}. {PERCENT}; the best value is bold.")]
+            if len(self.paired):
+                parts.append(
+                    to_latex(
+                        self.paired,
+                        f"Paired sign-flip tests on {self.metric}, differences in percentage points; effect: "
+                        "mean difference over its standard deviation; p corrected after Holm.",
+                    )
+                )
+            return "% needs \\usepackage{booktabs}\n" + "\n".join(parts)
+        shape = pad if form == "text" else str.strip
+        parts = [self.protocol, "", shape(to_markdown(self.results))]
         if len(self.paired):
             parts += ["", f"Paired tests on {self.metric} (difference in percentage points):", ""]
-            parts.append(pad(compare.to_markdown(self.paired)))
-        return "\n".join(parts)
+            parts.append(shape(to_markdown(self.paired)))
+        return "\n".join(parts) + ("" if form == "text" else "\n")
+
+    def query_text(self, form: Format = "text") -> str:
+        """Who won which query (``queries``), written as ``form``."""
+        if form == "csv":
+            return to_csv(self.queries)
+        if form == "latex":
+            return "% needs \\usepackage{booktabs}\n" + to_latex(self.queries, f"{self.metric} by query.")
+        return pad(to_markdown(self.queries)) if form == "text" else to_markdown(self.queries)
+
+    def _joined(self) -> pd.DataFrame:
+        table = self.results
+        if len(self.paired):
+            table = table.merge(self.paired, on="method", how="left").assign(tested=self.metric)
+        return table.assign(protocol=self.protocol)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: full precision, missing cells as null."""
@@ -70,7 +112,26 @@ def comparison(
         metric=metric,
         results=compare.results_table(rows, shown),
         paired=compare.paired_table(rows, chosen, metric) if chosen else pd.DataFrame(),
+        queries=compare.query_table(rows, chosen, metric),
     )
+
+
+def check_format(name: str) -> Format:
+    """``name`` as a :data:`Format`; :class:`InputError` lists the choices."""
+    for known in FORMATS:
+        if name == known:
+            return known
+    raise InputError(f"unknown format {name!r}: choose {', '.join(FORMATS)}")
+
+
+def write_table(path: Path, text: str) -> None:
+    """Write a table to a file, whole or not at all; :class:`InputError` where it cannot be written."""
+    if path.is_dir():
+        raise InputError(f"--out {path} is a folder; name a file in it")
+    try:
+        write_atomic(path, text if text.endswith("\n") else text + "\n")
+    except OSError as error:
+        raise InputError(f"--out {path} cannot be written ({error.strerror}); name another file") from None
 
 
 def protocol_line(protocol: Mapping[str, Any]) -> str:
@@ -103,26 +164,6 @@ def metrics_lines(metrics: Mapping[str, float]) -> str:
     for name, value in metrics.items():
         families.setdefault(name.partition("@")[0], []).append(f"{name} {100 * value:6.2f}")
     return "\n".join("   ".join(cells) for cells in families.values())
-
-
-def pad(markdown: str) -> str:
-    """A Markdown table with its columns made equally wide, for the terminal."""
-    rows = [
-        [cell.strip() for cell in line.strip().strip("|").split("|")]
-        for line in markdown.strip().splitlines()
-    ]
-    widths = [max(3, *(len(cell) for cell in column[:1] + column[2:])) for column in zip(*rows, strict=True)]
-    right = [cell.endswith(":") for cell in rows[1]]
-    lines = []
-    for number, row in enumerate(rows):
-        cells = [
-            ("-" * (width - 1) + (":" if to_right else "-"))
-            if number == 1
-            else (cell.rjust(width) if to_right else cell.ljust(width))
-            for cell, width, to_right in zip(row, widths, right, strict=True)
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
 
 
 def _columns(run: Run, metrics: Sequence[str], metric: str) -> list[str]:

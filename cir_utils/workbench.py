@@ -30,7 +30,7 @@ from cir_utils.feature_store import image_features, text_features
 from cir_utils.files import MANIFEST, sha256_file, verify_manifest
 from cir_utils.methods import SETTINGS, SettingValue
 from cir_utils.metrics import LazyRankings
-from cir_utils.mllm import MLLM, LocalMLLM
+from cir_utils.mllm import MLLM, LocalMLLM, Usage
 from cir_utils.mllm_replay import PREFIX as REPLAY
 from cir_utils.mllm_replay import ReplayMLLM, identifier_of
 from cir_utils.mllm_server import PREFIX as SERVER
@@ -44,7 +44,7 @@ from cir_utils.profiles import (
     default_cache_dir,
     load_profile,
 )
-from cir_utils.prompts import DOMAINS, SLOTS, load_prompt
+from cir_utils.prompts import DOMAINS, load_prompt, prompts_of
 from cir_utils.response_cache import ANSWERS, ResponseCache
 from cir_utils.scoring import rank_by
 
@@ -136,6 +136,8 @@ class Workbench:
         self.seconds: dict[str, float] = {} if whole is None else whole.seconds
         self.caches: list[str] = [] if whole is None else whole.caches
         self._spent: dict[str, int] = {}
+        self._spent_by_agent: dict[str, Cost] = {}
+        self._computed: dict[str, int] = {}
         self._seen: Counter[str] = Counter()
         self._texts: dict[str, tuple[Tensor, bool, list[str]]] = {} if whole is None else whole._texts
 
@@ -389,6 +391,8 @@ class Workbench:
         self.seconds.clear()
         self.caches.clear()
         self._spent = self._cost_so_far()
+        self._spent_by_agent = self._cost_by_agent_so_far()
+        self._computed = self._computed_so_far()
         self._seen = self._classes_so_far()
         if self._server is not None:
             self._server.start()
@@ -401,6 +405,25 @@ class Workbench:
     def cost(self) -> dict[str, int]:
         """MLLM calls, cached calls, tokens and parse failures since :meth:`start`."""
         return {name: value - self._spent.get(name, 0) for name, value in self._cost_so_far().items()}
+
+    def cost_by_agent(self) -> dict[str, dict[str, int]]:
+        """The same by agent (the name of its prompt), without those that were not asked. Fallbacks are not
+        told apart."""
+        none = Cost()
+        found = {
+            agent: cost.since(self._spent_by_agent.get(agent, none))
+            for agent, cost in sorted(self._cost_by_agent_so_far().items())
+        }
+        return {
+            agent: {name: value for name, value in dataclasses.asdict(cost).items() if name != "fallbacks"}
+            for agent, cost in found.items()
+            if cost != none
+        }
+
+    def computed(self) -> dict[str, int]:
+        """What the local MLLM has computed since :meth:`start` for answers that no cache held: calls, tokens,
+        forward passes, pictures encoded (:class:`cir_utils.mllm.Usage`). Empty where none is loaded."""
+        return {name: value - self._computed.get(name, 0) for name, value in self._computed_so_far().items()}
 
     def usual(self, name: str) -> SettingValue | None:
         """The value that setting ``name`` has here when nobody overrides it."""
@@ -438,7 +461,7 @@ class Workbench:
             describe = getattr(self.agents.mllm, "describe", None)  # a replay has nothing to tell
             if describe is not None:
                 found["server" if self._server else "local_mllm"] = describe()
-            prompts = [load_prompt(self.prompts, name, self.domain) for name in SLOTS]
+            prompts = [load_prompt(self.prompts, name, self.domain) for name in prompts_of(self.prompts)]
             found["prompts"] = {prompt.label.partition("/")[2]: prompt.sha256 for prompt in prompts}
             found["prompt_set"] = self.prompts
         return found
@@ -455,6 +478,15 @@ class Workbench:
 
     def _classes_so_far(self) -> Counter[str]:
         return self.agents.classes.copy() if "agents" in self._made else Counter()
+
+    def _cost_by_agent_so_far(self) -> dict[str, Cost]:
+        if "agents" not in self._made:
+            return {}
+        return {agent: cost.copy() for agent, cost in self.agents.by_agent.items()}
+
+    def _computed_so_far(self) -> dict[str, int]:
+        usage = getattr(self.agents.mllm, "usage", None) if "agents" in self._made else None
+        return dataclasses.asdict(usage) if isinstance(usage, Usage) else {}
 
     def _cost_so_far(self) -> dict[str, int]:
         if "agents" not in self._made:

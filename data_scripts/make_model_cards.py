@@ -38,12 +38,13 @@ neighbours ("not a cat but a dog", "a striped one") do occur in training. No rea
 heads, then the whole model on all tasks, many tasks sharing one picture as branches of one sequence;
 AdamW, bfloat16 autocast; stored in bfloat16.
 
-Three devices make it compose and compare. From stretch 5 on, the objects of a quarter of the scenes
+Four devices make it compose and compare. From stretch 5 on, the objects of a quarter of the scenes
 have a colour without a name, and nothing is asked about it. From stretch 4 on, no loss counts the
 absence of held-out combinations as evidence: values that would complete one take no part in the softmax
 where a head predicts a field of such a pair and where an answer about one picture names a kind, a garment
 or its pattern, and no false statement describes one. From stretch 6 on, the model also learns to say
-true statements, not only to judge them.
+true statements, not only to judge them. From stretch 17 on, no picture shows a pattern in the colour that
+is held out as its ground: white checks on red would teach that white among checks is never the ground.
 """,
     "mini-clip": """# mini-CLIP
 

@@ -1,13 +1,16 @@
-"""Run all systems on the mini benchmarks; write the tables of README.md and docs/results.md from the records.
+"""Run all systems on the mini benchmarks; write the tables of README.md, docs/results.md and
+docs/reproduction.md from the records.
 
     python -m data_scripts.make_readme_tables --run     # run everything, keep the records, write the tables
     python -m data_scripts.make_readme_tables --run --benchmark mini-cirr    # run this one; may be repeated
+    python -m data_scripts.make_readme_tables --run --only pic2word --only searle    # these rows alone
     python -m data_scripts.make_readme_tables           # write the tables from the kept records
     python -m data_scripts.make_readme_tables --check   # exit 1 when a file is not what the records give
 
 Records lie in ``results/<benchmark>-<split>/`` (``run.json`` and ``metrics.json`` of every run; rankings and
-traces are left out). The two files hold pairs of marks, and what stands between a pair is generated: the
-methods of a benchmark, its ablations and paired tests, or the headline metric of several benchmarks.
+traces are left out). The files hold pairs of marks, and what stands between a pair is generated: the methods
+of a benchmark, its ablations and paired tests, the headline metric of several benchmarks, or the reproduction
+matrix (`cir reproduce --report`).
 
     <!-- table: mini-circo-test -->
     <!-- end of table -->
@@ -16,6 +19,9 @@ methods of a benchmark, its ablations and paired tests, or the headline metric o
     <!-- end of table -->
 
     <!-- summary: mini-circo-test mini-cirr-test mini-fashioniq-test -->
+    <!-- end of table -->
+
+    <!-- reproduction: all -->
     <!-- end of table -->
 
 The last cell of a table row that begins with a link to a notebook gets its minutes, from
@@ -33,10 +39,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from cir_utils import compare
+from cir_utils import compare, reproduce
 from cir_utils.benchmarks import BENCHMARKS
 from cir_utils.errors import InputError
-from cir_utils.experiments import METHODS, load_experiments, pairs_among, run_experiments
+from cir_utils.experiments import ALL, METHODS, OTHERS, load_experiments, pairs_among, run_experiments
 from cir_utils.files import read_json, write_atomic
 from cir_utils.runs import Run, find_runs
 from cir_utils.tables import comparison
@@ -45,15 +51,16 @@ from cir_utils.workbench import open_workbench
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 README = ROOT / "README.md"
-DOCUMENTS = (README, ROOT / "docs" / "results.md")
+DOCUMENTS = (README, ROOT / "docs" / "results.md", ROOT / "docs" / "reproduction.md")
 #: The benchmarks that ``--run`` runs when none is named.
 MINI = tuple(name for name, entry in BENCHMARKS.items() if entry.shipped)
 MARKS = re.compile(
-    r"(<!-- (table|ablations|summary): ([a-z0-9 -]+?) -->\n).*?(<!-- end of table -->)", re.DOTALL
+    r"(<!-- (table|ablations|summary|reproduction): ([a-z0-9 -]+?) -->\n).*?(<!-- end of table -->)",
+    re.DOTALL,
 )
 #: A row of the table of notebooks: all but the last cell, and the notebook's name.
 ROW = re.compile(r"^(\| \[[^]]*\]\(notebooks/(\w+)\.ipynb\) \|.*\|)[^|\n]*\|$", re.MULTILINE)
-LABELS = tuple(experiment.label for experiment in METHODS)
+LABELS = tuple(experiment.label for experiment in METHODS + OTHERS)
 PERCENT = "Percent, with 95 % bootstrap intervals over queries."
 
 
@@ -67,6 +74,8 @@ def filled(text: str, results: Path = RESULTS) -> str:
     }
 
     def part(match: re.Match[str]) -> str:
+        if match[2] == "reproduction":
+            return f"{match[1]}\n{reproduce.report(results)}\n{match[4]}"
         groups = [records(name, results) for name in match[3].split()]
         return f"{match[1]}\n{parts[match[2]](groups)}\n{match[4]}"
 
@@ -91,19 +100,22 @@ def records(name: str, results: Path = RESULTS) -> list[Run]:
 
 
 def summary(groups: Sequence[Sequence[Run]]) -> str:
-    """One row a method, the random ranking first; one column a benchmark: its headline metric."""
-    table, told = pd.DataFrame({"method": list(LABELS)}), []
+    """One row a method, the random ranking first; one column a benchmark: its headline metric. The course's
+    methods must be there; any other system that one benchmark has, all must have."""
+    ran = {run.name for runs in groups for run in runs} | {experiment.label for experiment in METHODS}
+    labels = [label for label in LABELS if label in ran]
+    table, told = pd.DataFrame({"method": labels}), []
     for runs in groups:
         by_name = {run.name: run for run in runs}
         name, split = runs[0].record["benchmark"], runs[0].record["split"]
-        missing = [label for label in LABELS if label not in by_name]
+        missing = [label for label in labels if label not in by_name]
         if missing:
             raise InputError(
                 f"results/{name}-{split} holds no record of {', '.join(missing)}; make all with "
                 f"`python -m data_scripts.make_readme_tables --run --benchmark {name}`"
             )
         metric = runs[0].headline
-        found = comparison([by_name[label] for label in LABELS], pairs=[], metrics=[metric]).results
+        found = comparison([by_name[label] for label in labels], pairs=[], metrics=[metric]).results
         for end in ("", " low", " high"):
             table[f"{name} {metric}{end}"] = found[f"{metric}{end}"]
         told.append(f"{name} {split}, {len(runs[0].queries)} queries")
@@ -163,6 +175,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--benchmark", action="append", choices=(*MINI, "all"), help="what --run runs; may be repeated"
     )
+    labels = [experiment.label for experiment in ALL]
+    parser.add_argument(
+        "--only", action="append", choices=labels, help="a row that --run runs; may be repeated"
+    )
     parser.add_argument("--split", default="test")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args(argv)
@@ -171,7 +187,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in MINI if arguments.run else ():
             if name in chosen or "all" in chosen:
                 bench = open_workbench(name, "mini", arguments.split, device=arguments.device)
-                run_experiments(bench, RESULTS / f"{name}-{arguments.split}", whole=False)
+                wanted = [one for one in ALL if one.label in (arguments.only or labels)]
+                run_experiments(bench, RESULTS / f"{name}-{arguments.split}", wanted, whole=False)
         before = {path: path.read_text(encoding="utf-8") for path in DOCUMENTS}
         after = {path: filled(text, RESULTS) for path, text in before.items()}
     except InputError as error:

@@ -103,6 +103,16 @@ def mirror(rng: np.random.Generator, pixels: np.ndarray, labels: np.ndarray) -> 
     return pixels, labels
 
 
+def mirrored(labels: np.ndarray) -> np.ndarray:
+    """For each row of labels (n, fields) whether its pattern would be held out on a ground of the pattern's
+    own colour. White checks on red are then left out as red checks on white are: shown alone, they would
+    teach that white among checks is never the ground.
+    """
+    pattern, second = (labels[:, COLUMN[f"fashion/{name}"]] for name in ("pattern", "colour2"))
+    known = (pattern != UNKNOWN) & (second != UNKNOWN) & (second > 0)  # 0 is "none"
+    return known & world_fashion.HELD_OUT_PATTERNS[pattern * known, (second - 1) * known]
+
+
 def unseen_values(labels: Tensor) -> dict[str, Tensor]:
     """For each picture, True at the values of a field that would make it a held-out combination.
 
@@ -290,7 +300,8 @@ class Batches(IterableDataset):
         images, rows = [], []
         wanted = self.domains(number)
         for domain, (pixels, labels) in zip(DOMAINS, pool, strict=True):
-            chosen = rng.choice(len(labels), 10 * number if named else number, replace=False)
+            chosen = rng.choice(len(labels), 10 * number, replace=False)
+            chosen = chosen[~mirrored(labels[chosen])]
             if named:
                 chosen = chosen[labels[chosen, COLUMN[f"{domain.name}/colour"]] != UNKNOWN]
             chosen = chosen[: wanted.count(domain)]

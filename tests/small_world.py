@@ -220,6 +220,8 @@ class Oracle:
             return json.dumps(
                 {"target_caption": f"{colour} {scene[1]}", "present": [colour], "absent": [scene[0]]}
             )
+        if agent == "edit_caption":
+            return target
         assert agent == "questions", agent
         statements = [{"statement": f"it is {colour}", "answer": True}]
         if slots["absent"] != "none":
@@ -227,6 +229,11 @@ class Oracle:
         return json.dumps({"statements": statements})
 
     def truth(self, images: tuple[Path, ...], prefix: str, statement: str) -> float:
+        if len(images) == 2:
+            self.asked.append("compare_pictures")
+            slots = self.read(prefix)[1]
+            old, new = (scene_at(image) for image in images)
+            return 0.9 if new[:2] == (slots["modification"].split()[-1], old[1]) else 0.2
         self.asked.append("verify_picture" if images else "verify_caption")
         text = caption_of(scene_at(images[0])) if images else prefix
         return 0.9 if statement.split()[-1] in text.split() else 0.2

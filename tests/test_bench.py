@@ -34,14 +34,22 @@ def test_ratios_are_medians_of_pairs_and_bars_have_two_senses():
     assert (floor["ratio"], floor["bar"], floor["holds"]) == (1.0, 1.2, True)
 
 
-def test_what_is_not_measured_says_why_and_stays_in_the_table():
+def test_what_is_not_measured_says_why_and_stays_in_the_table(tmp_path):
     missing = {"faiss IndexFlatIP": "No module named 'faiss'"}
-    rows = bench.table({FINE: took(1.0)}, missing)
+    rows = bench.table({FINE: took(1.0)}, missing, bench.beside(tmp_path))
     assert len(rows) == len({row["name"] for row in rows}) == 18
     for row in rows:
         assert (row["ratio"], row["holds"]) == (None, "not measured") and row["reason"]
     against = by_name(rows)["debiased top-50, best path, against FAISS IndexFlatIP: speed"]
     assert against["reason"] == "No module named 'faiss'"
+
+
+def test_what_other_scripts_measured_stands_in_the_table(tmp_path):
+    bar = {"name": bench.MINUTES, "ratio": 7.5, "bar": 8, "sense": "at most", "holds": True}
+    (tmp_path / "mini_profile.json").write_text(json.dumps({"bars": [bar]}), encoding="utf-8")
+    rows = by_name(bench.table({}, {}, bench.beside(tmp_path)))
+    assert rows[bench.MINUTES] == bar and len(rows) == 18
+    assert rows["HNSW, clustered features: recall@k"]["reason"] == "by python -m benchmarks.bench_index"
 
 
 @pytest.mark.slow

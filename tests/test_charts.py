@@ -7,7 +7,15 @@ import pytest
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from cir_utils.charts import calibration, calibration_chart, curves, interval_chart, verification_table
+from cir_utils.charts import (
+    answers_and_truths,
+    calibration,
+    calibration_chart,
+    curves,
+    interval_chart,
+    point_map,
+    verification_table,
+)
 from cir_utils.errors import InputError
 from cir_utils.plots import figure_png
 
@@ -52,6 +60,18 @@ def test_calibration_by_hand() -> None:
     assert fig.axes[0].lines[1].get_ydata().tolist() == [0, 1]
 
 
+def test_answers_are_laid_flat_with_what_was_expected() -> None:
+    answers = [
+        [{"text": [0.9, 0.2], "vision": [0.8, 0.1]}, {"text": [0.7, 0.6], "vision": [0.5, 0.4]}],
+        [{"text": [0.3], "vision": [0.0]}],
+    ]
+    flat = answers_and_truths(answers, [[True, False], [True]])
+    assert flat["text"] == [(0.9, True), (0.2, False), (0.7, True), (0.6, False), (0.3, True)]
+    assert flat["vision"] == [(0.8, True), (0.1, False), (0.5, True), (0.4, False), (0.0, True)]
+    with pytest.raises(ValueError, match="shorter"):
+        answers_and_truths(answers, [[True, False]])
+
+
 def test_verification_table_marks_each_answer() -> None:
     pictures = [Image.new("RGB", (112, 112), colour) for colour in ("red", "blue")]
     fig = verification_table(
@@ -73,3 +93,18 @@ def test_verification_table_marks_each_answer() -> None:
     assert figure_png(fig)[:4] == b"\x89PNG"
     with pytest.raises(InputError, match="caption: expected answers for 2 pictures"):
         verification_table(pictures, ["a"], [True], {"caption": [[True]]}, [True, False])
+
+
+def test_a_point_map_has_every_point_and_rings() -> None:
+    figure = point_map(
+        [0.0, 1, 2], [3.0, 4, 5], [10.0, 30, 20], xlabel="a", ylabel="b", marked=[False, True, True], best=1
+    )
+    axes = figure.axes[0]
+    assert axes.collections[0].get_offsets().tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert axes.collections[0].get_array().tolist() == [10, 30, 20]
+    assert axes.lines[0].get_xydata().tolist() == [[1, 4]]
+    ink = [edge[3] for edge in axes.collections[0].get_edgecolors()]  # "none" is wholly transparent
+    assert ink == [0, 1, 1]
+    for x, marked in (([], ()), ([1.0, 2], ()), ([1.0], [True, False])):
+        with pytest.raises(InputError, match="point map: expected"):
+            point_map(x, [1.0], [1.0], xlabel="a", ylabel="b", marked=marked)

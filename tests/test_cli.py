@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from tiny_models import write_tiny_vlm
 
 from cir_utils import __version__
 from cir_utils.cli import main
-from cir_utils.profiles import PACKAGE
+from cir_utils.profiles import PACKAGE, SETTING_NAMES
 from cir_utils.runs import load_run
 
 Run = Callable[..., tuple[int, str, str]]
@@ -213,6 +214,22 @@ def test_compare_puts_runs_into_one_table(cir: Run, tmp_path: Path) -> None:
         cir("compare", tmp_path / "image-only", tmp_path / "text-only", "--json", world=False)[1]
     )
     assert [row["method"] for row in found["results"]] == ["image-only", "text-only"]
+    both = (tmp_path / "image-only", tmp_path / "text-only")
+    table = tmp_path / "tables" / "t.csv"
+    code, out, _ = cir("compare", *both, "--format", "csv", "--out", table, world=False)
+    assert (code, out) == (0, f"written to {table}\n")
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [float(row["mAP@5"]) for row in rows] == [row["mAP@5"] for row in found["results"]]
+    assert rows[1]["against"] == "image-only" and float(rows[1]["effect"]) == found["paired"][0]["effect"]
+    assert "\\toprule" in cir("compare", *both, "--format", "latex", world=False)[1]
+    code, out, _ = cir("compare", *both, "--per-query", "--format", "csv", world=False)
+    outcomes = [row["outcome"] for row in csv.DictReader(out.splitlines())]
+    assert outcomes.count("win") == found["paired"][0]["wins"] and len(outcomes) == 8
+    assert "unknown format 'pdf': choose text" in refused(
+        cir("compare", *both, "--format", "pdf", world=False)
+    )
+    message = refused(cir("compare", *both, "--json", "--format", "csv", world=False))
+    assert "leave out --format, --out, --per-query" in message
     assert "needs two run folders" in refused(cir("compare", tmp_path / "image-only", world=False))
     message = refused(cir("compare", tmp_path / "image-only", tmp_path / "nothing", world=False))
     assert "nothing is not a run folder" in message
@@ -222,11 +239,34 @@ def test_tune_chooses_on_val(cir: Run, tmp_path: Path, monkeypatch: pytest.Monke
     code, out, _ = cir("tune", "--limit", "3", "--json")
     assert code == 0
     found = json.loads(out)
-    assert set(found["values"]) == {"alpha", "beta", "lambda", "k_prime", "kappa"}
+    assert set(found["values"]) == {*SETTING_NAMES}
     assert found["split"] == "val" and found["queries"] == 3
     assert "cir tune refuses split 'test': settings are chosen on val alone" in refused(
         cir("tune", "--split", "test")
     )
+    assert (
+        set(found["methods"]) == {"sdr-cir", "xr", "xr-sdr"}
+        and found["methods"]["xr"]["points"] == 7 * 21 * 4
+    )
+    assert len(list((tmp_path / "runs").glob("tune-*"))) == 3
+    # One method alone, at random: its settings only, and a folder with the record.
+    drawn = ("--search", "random", "--points", "9", "--random-seed", "3", "--out", tmp_path / "sdr")
+    code, out, _ = cir("tune", "sdr-cir", "--limit", "3", *drawn, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert list(found["values"]) == ["alpha", "beta"] and found["methods"]["sdr-cir"]["random_seed"] == 3
+    kept = json.loads((tmp_path / "sdr" / "tuning.json").read_text())
+    assert kept["chosen"] == found["values"] and kept["points"] == 9
+    for given, said in (
+        (["text-only"], "method text-only has no setting that is tuned on stored scores; choose sdr-cir, xr"),
+        (["xr", "--split", "test"], "cir tune refuses split 'test': settings are chosen on val alone"),
+        (["nothing"], "unknown method 'nothing': choose random"),
+        (["xr", "--points", "5"], "--points and --random-seed belong to --search random"),
+        (["xr", "--search", "best"], "unknown search 'best': choose grid, random"),
+        (["--out", "here"], "--out is the folder of one method's tuning; give METHOD"),
+        (["xr", "--write", "--search", "random"], "--write keeps what the grid chose"),
+    ):
+        assert said in refused(cir("tune", *given))
     assert "leave out --limit" in refused(cir("tune", "--write", "--limit", "3"))
     # Under other choices than the mini profile's nothing is kept, and the result says under which.
     assert "leave out --encoder, --mllm, --seed, --shared-concept, --keep-reference" in refused(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from pathlib import Path
 
 import nbformat
@@ -19,6 +21,18 @@ SHEETS = (
     "\n\nWords are explained in the [glossary](../docs/glossary.md), signs on the [notation sheet]"
     "(../docs/notation.md)."
 )
+#: The template: the headings of every notebook, in this order.
+HEADINGS = (
+    "What problem this step solves",
+    "What you will learn",
+    "Before you start",
+    "Parameters",
+    "Set-up",
+    "Check yourself",
+    "Exercises",
+    "Recap",
+    "Where next",
+)
 #: Enough for every figure and check cell; the committed outputs use the notebooks' own numbers.
 FEW = {"LIMIT": 8, "WHOLE": 0}
 
@@ -30,7 +44,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_notebooks_of_the_course_are_all_here():
-    assert [name[:2] for name in NAMES] == ["00", "01", "02", "03", "04", "05", "06", "07", "08", "11"]
+    assert [name[:2] for name in NAMES] == [f"{number:02d}" for number in range(12)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -45,9 +59,45 @@ def test_committed_form(name: str):
     assert tags.count("parameters") == 1 and tags.count("solution") >= 2
     assert "widgets" not in node.metadata
     assert all(cell.execution_count for cell in code), "commit it executed"
-    assert max(len(cell.source.splitlines()) for cell in code) <= 30
+    assert 25 <= len(node.cells) <= 45, f"{len(node.cells)} cells; one idea a cell, 25 to 45 of them"
+    longest = max(code, key=lambda cell: len(cell.source.splitlines()))
+    assert len(longest.source.splitlines()) <= 30, f"code of this length belongs in the package: {longest.id}"
     assert node.cells[0].source.startswith("# ")
     assert node.cells[0].source.endswith(SHEETS), "the first cell ends with the links to both sheets"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_template(name: str):
+    cells = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells
+    said = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    found = re.findall(r"^## (.+)$", said, re.M)
+    assert [heading for heading in found if heading in HEADINGS] == list(HEADINGS)
+    needs = cells[0].source.partition("## Before you start")[2]
+    assert re.search(r"\bminutes?\b", needs), "say how long it takes"
+    before = cells[[cell.cell_type for cell in cells].index("code")].metadata.tags
+    assert before == ["parameters"], "the parameters are the first code"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exercises_and_checks(name: str):
+    """Three to five exercises from warm-up to open, each followed by its solution; every check says what went
+    wrong."""
+    cells = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells
+    exercises = [
+        n for n, cell in enumerate(cells) if re.search(r"^\*\*\d+( \(.*?\))?\.\*\*", cell.source, re.M)
+    ]
+    heads = [re.findall(r"^\*\*(\d+)(?: \((.*?)\))?\.\*\*", cells[n].source, re.M) for n in exercises]
+    assert all(len(found) == 1 for found in heads), "one exercise a cell"
+    numbers, kinds = zip(*(found[0] for found in heads), strict=True)
+    assert 3 <= len(numbers) <= 5 and [int(number) for number in numbers] == list(range(1, 1 + len(numbers)))
+    assert kinds[0] == "warm-up" and kinds[-1] == "open"
+    solutions = [n for n, cell in enumerate(cells) if "solution" in cell.metadata.get("tags", [])]
+    assert solutions == [n + 1 for n in exercises], "every exercise is followed by its solution, tagged so"
+    checks = [cell.source for cell in cells if "check" in cell.metadata.get("tags", [])]
+    assert checks
+    for check in map(ast.parse, checks):
+        silent = [ast.unparse(a.test) for a in ast.walk(check) if isinstance(a, ast.Assert) and a.msg is None]
+        assert not silent, f"say in words what went wrong: {silent}"
 
 
 @pytest.mark.notebook

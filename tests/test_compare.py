@@ -12,9 +12,12 @@ from cir_utils.compare import (
     PAIRED_COLUMNS,
     Run,
     bootstrap_interval,
+    effect_size,
     holm,
     paired_permutation,
     paired_table,
+    query_table,
+    resampled_means,
     results_table,
     to_markdown,
 )
@@ -216,6 +219,79 @@ def test_holm_by_hand():
             holm(bad)
 
 
+# --- effects, shared resamples, queries -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ([1, 2, 3], 2.0),  # mean 2, standard deviation 1
+        ([-1, -2, -3], -2.0),
+        ([1, -1], 0.0),
+        ([0.2, 0, 0, 0], 0.5),  # mean 0.05, variance (0.15² + 3 · 0.05²) / 3 = 0.01
+        ([0, 0, 0], 0.0),
+        ([0], 0.0),
+    ],
+)
+def test_effects_by_hand(changes, expected):
+    assert effect_size(changes) == pytest.approx(expected, abs=1e-12)
+
+
+def test_an_effect_without_spread_has_no_value():
+    assert math.isnan(effect_size([0.5])) and math.isnan(effect_size([0.1, 0.1, 0.1]))
+    assert math.isnan(effect_size([0.3 - 0.2, 0.1, 1.1 - 1.0])), "equal but for rounding"
+    with pytest.raises(InputError, match="value 1 is not finite"):
+        effect_size([1, math.inf])
+
+
+def test_an_effect_over_groups_weighs_each_group_the_same():
+    # Group means 1 and 0: mean 1/2; every value is 1/2 away, so the variance is 1/4 · 4/3 = 1/3.
+    assert effect_size([1, 1, 1, 0], ["a", "a", "a", "b"]) == pytest.approx(0.5 * math.sqrt(3), abs=1e-12)
+    same = effect_size([0.3, -0.1, 0.2, 0.4], ["a", "b", "a", "b"])
+    assert same == pytest.approx(effect_size([0.3, -0.1, 0.2, 0.4]), abs=1e-12), "groups of one size"
+    with pytest.raises(InputError, match="1 names for 2 values"):
+        effect_size([1, 2], ["a"])
+
+
+def test_an_effect_does_not_grow_with_the_number_of_queries():
+    change = BETTER - BASE
+    small, large = effect_size(change), effect_size(np.tile(change, 25))
+    assert large == pytest.approx(small * math.sqrt(1000 / 999 / (40 / 39)) ** -1, rel=1e-9)
+    assert small == pytest.approx(stats.ttest_rel(BETTER, BASE).statistic / math.sqrt(40), rel=1e-12)
+
+
+def test_resampled_means_share_their_draws():
+    values = np.array([[0.0, 1, 2], [1, 2, 3], [0, 2, 4]])
+    means = resampled_means(values, 500)
+    assert means.shape == (500, 3) and (means == resampled_means(values, 500)).all()
+    assert np.allclose(means[:, 1], means[:, 0] + 1) and np.allclose(means[:, 2], 2 * means[:, 0])
+    sums = np.round(3 * means[:, 0]).astype(int)
+    assert np.allclose(sums, 3 * means[:, 0]) and set(sums) == set(range(7)), "every sum of three draws"
+    # A group of one query is drawn whole: its mean is there in every sample.
+    grouped = resampled_means([[0.0, 1, 5]], 500, groups=["a", "a", "b"])
+    assert set(grouped[:, 0]) == {2.5, 2.75, 3.0}
+    with pytest.raises(InputError, match="table of finite numbers"):
+        resampled_means([1.0, 2.0])
+
+
+def test_wins_ties_and_losses_by_query():
+    runs = [
+        run("base", [0.2, 0.5, 0.5, 0.9], ["q1", "q2", "q3", "q4"]),
+        run("new", [0.1, 0.5, 0.8, 1.0], ["q4", "q2", "q3", "q1"]),  # matched by id, not by place
+    ]
+    table = query_table(runs, [("new", "base")], "mAP@10")
+    assert table["query"].tolist() == ["q1", "q3", "q2", "q4"]
+    assert table["outcome"].tolist() == ["win", "win", "tie", "loss"]
+    assert table["change"].tolist() == pytest.approx([0.8, 0.3, 0, -0.8])
+    assert table["value"].tolist() == [1.0, 0.8, 0.5, 0.1]
+    assert table["value against"].tolist() == [0.2, 0.5, 0.5, 0.9]
+    paired = paired_table(runs, [("new", "base")], "mAP@10", resamples=99)
+    counts = table["outcome"].value_counts()
+    assert paired[["wins", "ties", "losses"]].loc[0].tolist() == [counts[n] for n in ("win", "tie", "loss")]
+    # changes 0.8, 0.3, 0, -0.8: mean 0.075, squares 0.5256, 0.0506, 0.0056, 0.7656 over 3 = 0.4492
+    assert paired["effect"][0] == pytest.approx(0.075 / math.sqrt(1.3475 / 3), abs=1e-12)
+
+
 # --- tables -----------------------------------------------------------------------------------------------
 
 
@@ -236,12 +312,13 @@ def test_results_table_with_a_baseline():
     assert table["p (Holm)"].iloc[1] == table["p"].iloc[1] == pytest.approx(2 / 1000)
     text = to_markdown(table).splitlines()
     assert text[0] == (
-        "| method | mAP@10 | R@10 | difference | wins | ties | losses | p | p (Holm) | mllm_calls | note |"
+        "| method | mAP@10 | R@10 | difference | wins | ties | losses | effect | p | p (Holm) | mllm_calls "
+        "| note |"
     )
     assert text[1].startswith("| --- | ---: |") and text[1].endswith(" --- |") and len(text) == 4
     low, high = 100 * table["mAP@10 low"].iloc[0], 100 * table["mAP@10 high"].iloc[0]
     assert f"| base | {100 * BASE.mean():.2f} [{low:.2f}, {high:.2f}] |" in text[2]
-    assert "| – | – | – | – | – | – | 0 | – |" in text[2]
+    assert "| – | – | – | – | – | – | – | 0 | – |" in text[2]
     assert (
         f"| {100 * (BETTER - BASE).mean():+.2f} [+" in text[3] and "| 0.002 | 0.002 | 40 | x\\|y |" in text[3]
     )

@@ -121,7 +121,7 @@ def test_hub_models_and_data_that_are_not_there(package: Path, tmp_path: Path) -
     assert found["fetching data"].ok and found["fetching data"].found == f"can be run, in {PACKAGE.parent}"
     assert found["room for data"].found.endswith(f"free in {tmp_path}/data, up to 1 GB needed")
     assert found["room for weights"].found.endswith(f"free in {tmp_path}/hub, up to 9 GB needed")
-    assert found["prompts default"].found == "13 prompts, worded for scene"
+    assert found["prompts default"].found == "14 prompts, worded for scene"
 
 
 def put_in_hub(hub: Path, repo: str, **files: str) -> None:
@@ -256,7 +256,7 @@ def test_the_paper_profile_lists_all_that_is_missing_on_a_bare_machine(
         f"python -m data_scripts.fetch_data circo-annotations --root {root} && "
         f"python -m data_scripts.fetch_data coco-unlabeled --root {root}; look again: "
     )
-    assert checks["prompts default"]["found"] == "13 prompts, worded for scene and fashion"
+    assert checks["prompts default"]["found"] == "14 prompts, worded for scene and fashion"
     assert not (tmp_path / "hub").exists() and not (tmp_path / "data").exists(), "nothing is fetched or made"
 
 

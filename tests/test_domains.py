@@ -6,7 +6,7 @@ import torch
 
 from data_scripts import domains, train_mini_vlm
 from data_scripts.domains import COLUMN, DOMAINS, FIELDS, UNKNOWN, domain_of
-from data_scripts.train_mini_vlm import HELD_OUT, attribute_loss, mirror, unseen_values
+from data_scripts.train_mini_vlm import HELD_OUT, attribute_loss, mirror, mirrored, unseen_values
 from data_scripts.vlm_examples import pair_branches, partner
 
 
@@ -78,6 +78,17 @@ def test_unseen_values_are_those_that_would_make_a_held_out_combination():
                     else:
                         spoken = ("category", "colour", "pattern", "background")
                         assert unseen == domain.world.unseen(**{f: changed[f] for f in spoken})
+
+
+def test_no_picture_shows_a_pattern_in_the_colour_of_a_ground_that_it_never_has():
+    rng = np.random.default_rng(4)
+    things = [domains.FASHION.train(rng) for _ in range(400)]
+    rows = np.array([domains.FASHION.encode(thing) for thing in things], dtype=np.uint8)
+    pairs = {("striped", "blue"), ("dotted", "orange"), ("checked", "white"), ("floral", "purple")}
+    wanted = [(thing.pattern, thing.colour2) in pairs for thing in things]
+    assert mirrored(rows).tolist() == wanted and 10 < sum(wanted) < 80
+    scenes = np.array([domains.SCENES.encode(domains.SCENES.train(rng)) for _ in range(50)], dtype=np.uint8)
+    assert not mirrored(scenes).any()  # no garment there
 
 
 def test_attribute_loss_counts_known_labels_alone_and_leaves_unseen_values_out():

@@ -91,3 +91,13 @@ def test_both_ways_to_verify_read_the_same_token(folder, mllm, pictures):
     assert mllm.verify([item])[0] == pytest.approx(expected, abs=1e-5)
     assert mllm.verify_plain([item, item])[1] == pytest.approx(expected, abs=1e-5)
     assert abs(expected[0] - expected[1]) > 1e-4
+
+
+def test_passes_and_pictures_are_counted_in_every_family(folder, pictures):
+    client = LocalMLLM(folder)
+    client.verify_plain([VerifyItem((path,), "true or false: ", ("it is red",)) for path in pictures[:2]])
+    used = client.usage
+    assert used.forward_passes >= 1 and used.pictures_encoded == 2 and 1 <= used.vision_passes <= 2
+    before = used.forward_passes
+    answer = client.generate([Request("a red car in the city", (), 4)])[0]
+    assert used.forward_passes - before == answer.completion_tokens and used.pictures_encoded == 2

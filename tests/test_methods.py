@@ -327,8 +327,11 @@ def test_xr_k_prime_beyond_the_gallery_is_all_of_it(bench: Workbench) -> None:
     all_of_it = run(bench, "xr", k_prime=24)
     beyond = run(bench, "xr", k_prime=1000)
     assert beyond.rankings == all_of_it.rankings
-    assert beyond.notes == ["k' 1000 exceeds the gallery: all 24 candidates were verified"]
-    assert beyond.counts["verified_candidates"] == 8 * 24
+    assert beyond.notes[0] == "k' 1000 exceeds the gallery: all 24 were candidates"
+    plain = run(bench, "xr", k_prime=1000, prune="off")
+    assert plain.rankings == all_of_it.rankings
+    assert plain.notes == ["k' 1000 exceeds the gallery: all 24 candidates were verified"]
+    assert plain.counts["verified_candidates"] == 8 * 24
 
 
 def test_xr_puts_a_verified_target_before_a_look_alike(bench: Workbench) -> None:

@@ -314,6 +314,70 @@ def test_sharing_computes_fewer_tokens(folder, pictures):
     assert usage.generate_calls == 1 and usage.completion_tokens == 8
 
 
+@pytest.fixture
+def watched(folder, monkeypatch):
+    """A client, with what goes into its vision tower (patches) and its language model (tokens), seen at the
+    modules themselves."""
+    client = LocalMLLM(folder)
+    patches, tokens = [], []
+    tower, language = client.model.model.visual, client.model.model.language_model
+    tower.register_forward_pre_hook(lambda module, args: patches.append(args[0].shape[0]))
+    language.register_forward_pre_hook(
+        lambda module, args, kwargs: tokens.append(kwargs["inputs_embeds"].shape[:2]), with_kwargs=True
+    )
+
+    def generated(*_, **__):
+        raise AssertionError("something was generated")
+
+    monkeypatch.setattr(client.model, "generate", generated)
+    return client, patches, tokens
+
+
+def test_statements_take_one_pass_for_their_prefix_and_one_for_themselves(watched, pictures):
+    """Two queries with several statements each about one picture: the tower sees it once, its prefix is
+    computed once, all statements follow in one pass, and nothing is generated."""
+    client, patches, tokens = watched
+    asked = [VerifyItem((pictures[0],), "true or false: ", some) for some in (STATEMENTS[:3], STATEMENTS[2:])]
+    found = client.verdicts(asked)
+    assert patches == [64]  # 112 x 112 pixels in patches of 14
+    assert len(tokens) == 2 and tokens[0][0] == 1, "one prefix"
+    prompts = [
+        client._prompt_tokens([(item.images, item.prefix + s) for s in item.statements]) for item in asked
+    ]
+    assert tokens[0][1] < min(map(min, prompts)), "of which every whole prompt is longer"
+    usage = client.usage
+    assert (usage.forward_passes, usage.vision_passes, usage.pictures_encoded) == (2, 1, 1)
+    own = sum(sum(rows) for rows in prompts) - prompts[1][0] - 5 * tokens[0][1]  # one statement is in both
+    assert usage.computed_tokens == tokens[0][1] + own
+    # Later, and by the other agents: the features are there, so the tower is not asked again.
+    again = client.verdicts([VerifyItem((pictures[0],), "true or false: ", ("it is late",))])
+    assert patches == [64] and len(tokens) == 4 and usage.pictures_encoded == 1
+    assert 0 < again[0][0].p_true < 1 and 0 < found[0][0].p_true < 1
+
+
+def test_captions_share_their_prefix_and_see_no_tower(watched):
+    client, patches, tokens = watched
+    client.verify([VerifyItem((), "caption: a red car\ntrue or false: ", STATEMENTS)])
+    assert patches == [] and [rows for rows, _ in tokens][0] == 1 and len(tokens) == 2
+    assert (client.usage.vision_passes, client.usage.pictures_encoded) == (0, 0)
+    client.verify([VerifyItem((), f"caption: {word}\ntrue or false: ", STATEMENTS) for word in WORDS])
+    assert tokens[2][0] == len(WORDS) and client.usage.forward_passes == len(tokens)
+
+
+def test_the_plain_form_takes_one_pass_and_generates_nothing(watched, pictures):
+    client, patches, tokens = watched
+    client.verify_plain([VerifyItem((pictures[0],), "true or false: ", STATEMENTS[:1])])
+    assert patches == [64] and len(tokens) == 1
+    assert (client.usage.forward_passes, client.usage.pictures_encoded) == (1, 1)
+
+
+def test_generating_takes_a_pass_a_token(folder, pictures):
+    client = LocalMLLM(folder)
+    answer = client.generate([Request("describe the picture", (pictures[0],), max_new_tokens=5)])[0]
+    assert client.usage.forward_passes == answer.completion_tokens
+    assert (client.usage.vision_passes, client.usage.pictures_encoded) == (1, 1)
+
+
 def test_split_shared_leaves_a_token_each():
     assert split_shared([[1, 2, 3, 4], [1, 2, 5]]) == ([1, 2], [[3, 4], [5]])
     assert split_shared([[1, 2, 3]]) == ([1, 2], [[3]])

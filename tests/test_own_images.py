@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_world import ID_OF, IDS, SETTINGS, Oracle, draw_pictures, scene_at
+from small_world import ID_OF, IDS, Oracle, draw_pictures, scene_at
 
 from cir_utils.agents import Agents
 from cir_utils.benchmarks import Benchmark
 from cir_utils.errors import InputError
 from cir_utils.own_images import find_folder, folder_benchmark, open_folder, with_queries
-from cir_utils.profiles import PACKAGE, load_profile
+from cir_utils.profiles import PACKAGE, SETTING_NAMES, load_profile
 from cir_utils.response_cache import ResponseCache
 from cir_utils.runs import run_method
 from cir_utils.scoring import composed_query, exact_scores, rank_by
@@ -150,7 +150,7 @@ def test_settings_are_those_of_the_profiles_circo(folder: Path, tmp_path: Path) 
     )
     assert mini.settings == load_profile("mini").benchmark("mini-circo").settings
     assert laptop.settings == load_profile("laptop").benchmark("circo").settings
-    assert set(mini.settings) == set(SETTINGS) and mini.domain == "scene"
+    assert set(mini.settings) == set(SETTING_NAMES) and mini.domain == "scene"
     assert isinstance(mini.benchmark, Benchmark) and mini.queries == ()
     with pytest.raises(InputError, match="unknown prompt set"):
         open_folder(folder, prompts="none")

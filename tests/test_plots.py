@@ -23,6 +23,7 @@ from cir_utils.plots import (
     score_breakdown,
     show_query,
     slope_chart,
+    triangle_grid,
     weight_triangle,
 )
 from cir_utils.report import thumbnail_address
@@ -162,6 +163,32 @@ def test_triangle_puts_the_corners_where_the_simple_methods_are():
     cloud = weight_triangle([[0.6, 0.2, 0.2], [0.7, 0.1, 0.2], [0.5, 0.3, 0.2]])
     median = cloud.axes[0].lines[-1]
     assert median.get_label() == "median" and np.allclose(median.get_xydata(), [[0.3, 0.2 * np.sqrt(0.75)]])
+
+
+def test_triangle_grid_covers_the_triangle_at_even_distances():
+    grid = triangle_grid(4)
+    assert grid.shape == (15, 3) and np.allclose(grid.sum(axis=1), 1) and (grid >= 0).all()
+    rows = {tuple(row) for row in grid.tolist()}
+    assert {(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0.5, 0.5), (0.25, 0.25, 0.5)} <= rows and len(rows) == 15
+
+
+def test_triangle_with_a_map_rings_its_best_and_places_the_methods():
+    grid = triangle_grid(2)
+    values = [10.0, 20.0, 30.0, 40.0, 70.0, 60.0]
+    fig = weight_triangle(
+        [[0.5, 0.25, 0.25]], heat=(grid, values), methods={"image+text": (0, 0.5, 0.5)}, heat_label="mAP@10"
+    )
+    axes, bar = fig.axes
+    assert bar.get_ylabel() == "mAP@10"
+    drawn = {line.get_label(): line.get_xydata()[0] for line in axes.lines}
+    assert drawn["best of the map, 70.0"] == pytest.approx(
+        grid[4] @ np.array([[0, 0], [1, 0], [0.5, np.sqrt(0.75)]])
+    )
+    assert drawn["image+text"] == pytest.approx((0.75, np.sqrt(0.75) / 2))
+    assert drawn["query"] == pytest.approx((0.375, 0.25 * np.sqrt(0.75)))
+    assert axes.collections[0].get_array().tolist() == values
+    with pytest.raises(InputError, match="heat: expected weights"):
+        weight_triangle([[1, 0, 0]], heat=(grid, values[:-1]))
 
 
 # --- output -----------------------------------------------------------------------------------------------

@@ -173,13 +173,15 @@ def test_tuned_settings_replace_the_starting_values(monkeypatch: pytest.MonkeyPa
         "lambda": 0.4,
         "k_prime": 30,
         "kappa": 10,
+        "weight_text": 0.0,
+        "weight_vision": 0.2,
         "tuned_on": "mini-circo val, 150 queries",
     }
     path = tmp_path / "settings.json"
     path.write_text(json.dumps({"mini-circo": tuned}))
     monkeypatch.setattr(profiles, "MINI_SETTINGS", path)
     spec = load_profile("mini").benchmark("mini-circo")
-    assert spec.settings == {"alpha": 0.2, "beta": 0.3, "lambda": 0.4, "k_prime": 30, "kappa": 10}
+    assert spec.settings == {name: value for name, value in tuned.items() if name != "tuned_on"}
     assert spec.settings_source == "mini/settings.json, tuned on mini-circo val, 150 queries"
     assert load_profile("paper").benchmark("circo").settings["alpha"] == 0.15
 
@@ -209,6 +211,7 @@ def test_settings_take_the_override_then_the_profile_then_the_default() -> None:
         "stages": "full",
         "vision": "off",
         "text": "on",
+        "prune": "on",
     }
     assert type(xr["k_prime"]) is int
 

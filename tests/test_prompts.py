@@ -14,10 +14,11 @@ from scripted import ScriptedMLLM
 from cir_utils.agents import Agents
 from cir_utils.errors import InputError
 from cir_utils.files import sha256_text
-from cir_utils.prompts import DOMAINS, SLOTS, load_prompt, prompt_sets
+from cir_utils.prompts import ALL_SLOTS, DOMAINS, SLOTS, load_prompt, prompt_sets, prompts_of
 from cir_utils.schemas import (
     Questions,
     SelectiveCoT,
+    TargetLevels,
     TextImagination,
     VisionImagination,
     parse_json,
@@ -31,12 +32,13 @@ JSON_PROMPTS = {
     "imagine_text": TextImagination,
     "imagine_vision": VisionImagination,
     "questions": Questions,
+    "target_levels": TargetLevels,
 }
 TEXT_PROMPTS = ("caption", "caption_dense", "describe_target", "edit_caption")
 TRUTH_PROMPTS = ("verify_caption", "verify_picture", "compare_pictures")
 WORDINGS = ("", "fashion", "scene")
 #: Prompts of the set "default" whose wording for garments is another one than that for scenes.
-WITH_FASHION = {*JSON_PROMPTS, "caption", "caption_dense", "describe_target"}
+WITH_FASHION = {*JSON_PROMPTS, "caption", "caption_dense", "describe_target", "edit_caption"}
 
 
 def example(name: str, domain: str) -> str:
@@ -52,22 +54,24 @@ def test_both_sets_are_installed_and_whole():
         found = Counter()
         for path in files("cir_utils").joinpath("prompts", name).iterdir():
             stem, _, domain = path.name.removesuffix(".txt").partition(".")
-            assert stem in SLOTS and domain in WORDINGS, path.name
+            assert stem in ALL_SLOTS and domain in WORDINGS, path.name
             found[domain] += 1
             raw = path.read_bytes()
             assert raw.endswith(b"\n") and not raw.endswith(b"\n\n") and b"\r" not in raw, path.name
             assert raw.decode("utf-8").rstrip("\n") == load_prompt(name, stem, domain).text
-        assert found == ({"": len(SLOTS), "fashion": 8} if name == "default" else {"": len(SLOTS)})
-        for prompt in SLOTS:
+        assert prompts_of(name) == tuple(ALL_SLOTS if name == "default" else SLOTS)
+        fashion = {"fashion": len(WITH_FASHION)} if name == "default" else {}
+        assert found == {"": len(prompts_of(name)), **fashion}
+        for prompt in prompts_of(name):
             loaded = load_prompt(name, prompt)
-            assert loaded.sha256 == sha256_text(loaded.text) and loaded.slots == SLOTS[prompt]
+            assert loaded.sha256 == sha256_text(loaded.text) and loaded.slots == ALL_SLOTS[prompt]
             assert loaded.text == loaded.text.rstrip()
             assert loaded.text.startswith("\n\nYour last") if prompt == "reask" else loaded.text[0].isalpha()
 
 
 def test_the_wording_of_a_domain_stands_in_for_the_plain_one_where_there_is_one():
     assert DOMAINS == {"fashioniq": "fashion", "cirr": "scene", "circo": "scene"}
-    for name in SLOTS:
+    for name in prompts_of("default"):
         plain, fashion = load_prompt("default", name), load_prompt("default", name, "fashion")
         assert load_prompt("default", name, "scene") == plain and plain.domain == ""
         assert plain.label == f"default/{name}"
@@ -75,7 +79,8 @@ def test_the_wording_of_a_domain_stands_in_for_the_plain_one_where_there_is_one(
         if fashion != plain:
             assert fashion.label == f"default/{name}.fashion" and fashion.sha256 != plain.sha256
             assert "garment" in fashion.text and "background" not in example(name, "fashion")
-        assert load_prompt("mini", name, "fashion") == load_prompt("mini", name)
+        if name in prompts_of("mini"):
+            assert load_prompt("mini", name, "fashion") == load_prompt("mini", name)
 
 
 @pytest.mark.parametrize("domain", ["fashion", "scene"])
@@ -121,6 +126,9 @@ def test_example_descriptions_fit_clip_and_lead_with_the_change(domain):
     for name in ("selective_cot", "selective_cot_retry", "imagine_text", "imagine_vision"):
         answer = json.loads(example(name, domain))
         texts[name] = answer.get("description") or answer["target_caption"]
+    levels = json.loads(example("target_levels", domain))
+    texts["target_levels"] = levels["comprehensive"]
+    assert len(levels["core"]) < len(levels["enhanced"]) < len(levels["comprehensive"])
     tokens = open_clip.get_tokenizer("ViT-B-32")(list(texts.values()))
     lengths = dict(zip(texts, (tokens != 0).sum(dim=1).tolist(), strict=True))
     assert max(lengths.values()) <= 40 and min(lengths.values()) >= 8, lengths
@@ -179,13 +187,14 @@ def test_every_agent_fills_every_slot_of_its_prompt(prompt_set, domain, tmp_path
     agents.imagine_vision(paths[:1], ["CHANGE"])
     agents.questions(["CHANGE"], [["STEP"]], [["SEEN"]], [["UNSEEN"]])
     agents.edit_caption(["CAPTION"], ["CHANGE"])
+    agents.target_levels(paths[:1], ["CAPTION"], ["CHANGE"])
     agents.verify_captions([("CAPTION", "CLAIM")])
     agents.verify_pictures([(paths[0], "CLAIM")])
     agents.compare_pictures([(paths[0], paths[1], "CHANGE")])
     sent = {request.prompt for request in mllm.requests}
     sent |= {item.prefix + item.statements[0] for item in mllm.items}
     again = load_prompt(prompt_set, "reask", domain).fill(problem="no text")
-    for name in SLOTS:
+    for name in prompts_of(prompt_set):
         if name in ("reask", "selective_cot_retry"):  # the one follows others, the other a usable answer
             continue
         prompt = load_prompt(prompt_set, name, domain)

@@ -132,8 +132,9 @@ def test_the_command_runs_what_it_is_asked_for_and_writes_both_files(
         opened.append(f"{profile} {name} {split} {device}")
         return benches[name]
 
-    def run_two(bench: Workbench, out: Path, whole: bool) -> None:
-        run_experiments(bench, out, [Experiment("random", "random"), METHODS[1]], whole=whole)
+    def run_two(bench: Workbench, out: Path, wanted: list[Experiment], whole: bool) -> None:
+        assert [one.label for one in wanted] == ["random", "image-only"]
+        run_experiments(bench, out, wanted, whole=whole)
 
     documents = (tmp_path / "README.md", tmp_path / "results.md")
     documents[0].write_text(TEXT.format("table: mini-cirr-val"))
@@ -142,7 +143,7 @@ def test_the_command_runs_what_it_is_asked_for_and_writes_both_files(
     monkeypatch.setattr(make_readme_tables, "run_experiments", run_two)
     monkeypatch.setattr(make_readme_tables, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(make_readme_tables, "DOCUMENTS", documents)
-    run = ["--run", "--split", "val", "--device", "cpu"]
+    run = ["--run", "--split", "val", "--device", "cpu", "--only", "image-only", "--only", "random"]
     assert main([*run, "--benchmark", "mini-cirr"]) == 2  # the other file's records are not there yet
     assert "results/mini-fashioniq-val holds no records" in capsys.readouterr().err
     assert "old" in documents[0].read_text()

@@ -60,7 +60,7 @@ def run_all(
             arguments += ["--mllm", str(models / "Qwen2.5-VL"), "--cache", str(tmp_path / "cache")]
             arguments += ["--out", str(tmp_path / method), "--json"]
             if method == "xr":
-                arguments += ["--set", "k_prime=2"]
+                arguments += ["--set", "k_prime=2", "--set", "prune=off"]
             code = main(arguments)
             out, err = capsys.readouterr()
             assert code == 0, err

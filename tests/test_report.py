@@ -11,7 +11,7 @@ import pytest
 from small_world import VAGUE, open_bench, write_world
 
 from cir_utils.experiments import METHODS, compare_experiments, run_experiments
-from cir_utils.report import Link, chart_svg, table_html, thumbnail_address, write_report
+from cir_utils.report import Link, chart_svg, thumbnail_address, write_report
 from cir_utils.runs import Run
 from cir_utils.workbench import Workbench
 
@@ -131,12 +131,6 @@ def test_the_chart_has_a_dot_a_row_and_survives_one_query() -> None:
     assert svg.count("<circle") == 2 and svg.count('class="range"') == 1
     assert ">50.0</text>" in svg and ">25.0</text>" in svg
     assert "nan" not in chart_svg(table.assign(**{"M high": nan}), "M")
-
-
-def test_a_table_keeps_bars_and_brackets() -> None:
-    table = pd.DataFrame({"method": ["a | b", "<c>"], "n": [1, 2]})
-    assert table_html(table).count("<td") == 4
-    assert "a | b" in table_html(table) and "&lt;c&gt;" in table_html(table)
 
 
 def test_a_thumbnail_is_small(bench: Workbench) -> None:

@@ -45,16 +45,27 @@ def run(bench: Workbench, method: str, **overrides: object) -> Run:
 
 
 def test_a_record_says_what_ran_and_what_it_cost(bench: Workbench) -> None:
-    record = run(bench, "xr", k_prime=4).record
+    record = run(bench, "xr", k_prime=4, prune="off").record
     assert record["method"] == "xr" and record["benchmark"] == "mini-circo" and record["split"] == "val"
     assert record["settings"] == {
         "lambda": 0.15, "k_prime": 4, "kappa": 60.0, "stages": "full", "vision": "on", "text": "on",
+        "prune": "off",
     }  # fmt: skip
-    assert record["overrides"] == {"k_prime": 4}
+    assert record["overrides"] == {"k_prime": 4, "prune": "off"}
     assert record["protocol"]["queries"] == 8 and record["protocol"]["gallery_size"] == 24
     # 24 captions of the gallery, 8 of references, 16 imaginations, 8 for questions, and 4 candidates x 2
     # statements x 2 sides a query.
     assert record["cost"]["mllm_calls"] == 24 + 8 + 16 + 8 + 8 * 4 * 2 * 2
+    by_agent = record["cost"]["by_agent"]
+    assert {agent: cost["mllm_calls"] for agent, cost in by_agent.items()} == {
+        "caption": 32, "imagine_text": 8, "imagine_vision": 8, "questions": 8,
+        "verify_caption": 64, "verify_picture": 64,
+    }  # fmt: skip
+    for name in ("mllm_calls", "cached_calls", "prompt_tokens", "completion_tokens", "parse_failures"):
+        assert sum(cost[name] for cost in by_agent.values()) == record["cost"][name], name
+    assert by_agent["verify_picture"]["completion_tokens"] == 64
+    # A scripted model computes nothing, and nothing was pruned.
+    assert record["cost"]["computed"] == {} and record["cost"]["pruning"] == {}
     assert record["cost"]["parse_failures"] == 0
     assert record["cost"]["seconds"] > 0
     assert {"imagination", "coarse filtering", "fine filtering"} <= set(record["stages"])
@@ -67,6 +78,7 @@ def test_a_record_says_what_ran_and_what_it_cost(bench: Workbench) -> None:
     assert record["setting_sources"] == {
         "lambda": "the test", "k_prime": "given for this run", "kappa": "the test",
         "stages": "default of the method", "vision": "default of the method", "text": "default of the method",
+        "prune": "given for this run",
     }  # fmt: skip
     folder = Path(bench.encoder_spec.partition(":")[2])
     assert record["choices"]["encoder"] == {"value": f"local-dir:{folder.name}", "source": "the caller"}
@@ -311,6 +323,10 @@ def test_an_experiment_replaces_its_earlier_run_under_another_number(
     bench: Workbench, tmp_path: Path
 ) -> None:
     run_experiments(bench, tmp_path / "runs", METHODS[1:3], whole=False)
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["02-image-only", "03-text-only"]
+    (tmp_path / "runs" / "02-image-only").rename(
+        tmp_path / "runs" / "11-image-only"
+    )  # an older list's number
     (tmp_path / "runs" / "notes-image-only").mkdir()
     run_experiments(bench, tmp_path / "runs", METHODS[:3], whole=False)
     found = sorted(path.name for path in (tmp_path / "runs").iterdir())

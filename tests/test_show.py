@@ -1,5 +1,6 @@
 """Sentences, tables and marked words of the notebooks."""
 
+import pandas as pd
 import pytest
 
 from cir_utils import show
@@ -78,3 +79,29 @@ def test_stages_of_a_fallback_are_the_description_alone(shown):
 def test_metrics_in_percent(shown):
     show.metrics_table({"image-only": {"mAP@5": 0.123, "mAP@10": 0.2}}, ["mAP@5", "mAP@10"])
     assert shown[0].splitlines()[-1] == "| image-only | 12.3 | 20.0 |"
+
+
+def test_content_words_leave_out_what_cannot_be_seen():
+    assert show.content("two plain cats with a ball on the left in the city") == [
+        "two",
+        "cat",
+        "ball",
+        "city",
+    ]
+    assert show.unsupported("two red cats at the beach", ["two cats in a room", "a blue beach"]) == ["red"]
+
+
+def test_a_paired_test_in_words():
+    rows = {"method": ["a", "a"], "against": ["b", "c"], "difference": [0.0512, -0.01], "wins": [9, 2]}
+    rows |= {"losses": [1, 3], "ties": [0, 5], "p (Holm)": [0.0004, 0.05]}
+    paired = pd.DataFrame(rows)
+    assert show.verdict(paired, "a", "b", "mAP@5") == (
+        "+5.1 points of mAP@5 (9 queries won, 1 lost, 0 tied; p < 0.001): **a gain**, and chance is an "
+        "unlikely explanation"
+    )
+    assert "-1.0 points" in show.verdict(paired, "a", "c", "mAP@5")
+    assert "p = 0.050): **not established**" in show.verdict(paired, "a", "c", "mAP@5")
+    paired.loc[1, "p (Holm)"] = 0.04
+    assert "**a loss**" in show.verdict(paired, "a", "c", "mAP@5")
+    with pytest.raises(KeyError, match="no row 'b' against 'a'"):
+        show.verdict(paired, "b", "a", "mAP@5")

@@ -6,7 +6,14 @@ from PIL import Image
 
 from cir_utils.errors import InputError
 from cir_utils.plots import REFERENCE, TARGET, figure_png
-from cir_utils.space_plots import cosine_spread, feature_map, picture_grid, similarity_matrix
+from cir_utils.space_plots import (
+    cosine_spread,
+    feature_map,
+    picture_grid,
+    plane_of_query,
+    query_plane,
+    similarity_matrix,
+)
 
 PICTURES = [Image.new("RGB", (112, 112), (20 * i, 120, 255 - 20 * i)) for i in range(12)]
 
@@ -81,3 +88,31 @@ def test_feature_map_shows_targets_and_named_points():
     assert (sloping.get_xy1(), sloping.get_slope()) == ((0, 2.0), -0.5)
     with pytest.raises(InputError, match="coordinates \\(N, 2\\) and N marks"):
         feature_map(np.zeros((3, 3)), [True] * 3, {})
+
+
+def test_plane_of_query_by_hand():
+    """F_d and F_r at a right angle in 3-D, F_m half out of their plane."""
+    at = plane_of_query([0, 1, 0], [1, 0, 0], [0.6, 0.0, 0.8], alpha=0.25)
+    assert at["F_d"] == (1.0, 0.0) and at["F_r"] == pytest.approx((0, 1))
+    assert at["F_m"] == pytest.approx((0.6, 0.0))  # its shadow: what lies out of the plane is not drawn
+    assert at["mix"] == pytest.approx((0.75, 0.25))
+    assert at["F_q"] == pytest.approx((0.75 / np.sqrt(0.625), 0.25 / np.sqrt(0.625)))
+    slanted = plane_of_query([0.6, 0.8], [1, 0], [0, 1], alpha=1.0)
+    assert slanted["F_q"] == pytest.approx((0.6, 0.8)) and slanted["F_r"] == pytest.approx((0.6, 0.8))
+    with pytest.raises(InputError, match="on one line"):
+        plane_of_query([-1, 0], [1, 0], [0, 1], 0.1)
+
+
+def test_query_plane_draws_the_vectors_where_they_are():
+    fig = query_plane([0, 1, 0], [1, 0, 0], [0.6, 0.0, 0.8], 0.25, title="one query")
+    (axes,) = fig.axes
+    points = {
+        line.get_label(): tuple(np.ravel(line.get_xydata()))
+        for line in axes.lines
+        if len(line.get_xdata()) == 1
+    }
+    assert points["F_r reference image"] == pytest.approx((0, 1))
+    assert points["F_m text (its shadow)"] == pytest.approx((0.6, 0))
+    assert points["F_q anchored, α = 0.25"] == pytest.approx((0.75 / np.sqrt(0.625), 0.25 / np.sqrt(0.625)))
+    assert {"F_d", "F_r", "F_q", "F_m", "one query"} <= set(texts(fig))
+    assert figure_png(fig)[:4] == b"\x89PNG"

@@ -31,12 +31,15 @@ Every trace carries a hint where the first results are too close to the referenc
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from cir_utils.hints import TOP, hints, summary
 from cir_utils.methods.description_only import describe, with_fallback
-from cir_utils.scoring import composed_query, exact_scores
+from cir_utils.scoring import composed_query, exact_scores, first_places
 from cir_utils.workbench import MethodOutput, Workbench
 
 #: How many queries are looked at together for hints, so that their similarities take little memory.
@@ -77,3 +80,27 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     }
     line = summary(useful, alpha, beta)
     return bench.output(scores, described.traces, order, counts, notes + ([line] if line else []))
+
+
+def scorer(
+    part: Workbench, places: Tensor, k: int, points: Sequence[Mapping[str, Any]]
+) -> Callable[[Mapping[str, Any]], Tensor]:
+    """For ``cir tune``: ``S_f`` for any alpha and beta from three products that are made once.
+
+    ``S_q`` is the weighted sum of ``S_d`` and ``S_r`` over the length of ``F_q``, so no feature is looked at
+    again. All ``points`` have one ``description``. See :mod:`cir_utils.methods` for the arguments."""
+    described = describe(part, points[0]["description"])
+    F_r, F_d, gallery = part.reference_features, described.features, part.gallery_features
+    S_r, S_d = exact_scores(F_r, gallery).gather(1, places), exact_scores(F_d, gallery).gather(1, places)
+    S_i = S_d - exact_scores(part.modification_features, gallery).gather(1, places)
+    cosine = (F_r.double() * F_d.double()).sum(dim=1, keepdim=True)
+    vague = torch.tensor(described.vague, device=S_r.device)[:, None]
+
+    def rank(point: Mapping[str, Any]) -> Tensor:
+        alpha, beta = point["alpha"], point["beta"]
+        length = ((1 - alpha) ** 2 + alpha**2 + 2 * alpha * (1 - alpha) * cosine).clamp_min(1e-12).sqrt()
+        S_q = ((1 - alpha) * S_d + alpha * S_r) / length
+        S_f = torch.where(vague, S_r, (1 + beta) * S_q - beta * S_i)
+        return places.gather(1, first_places(S_f, k))
+
+    return rank
