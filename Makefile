@@ -49,7 +49,7 @@ reproduce: setup  ## Run every mini condition again: figures must be those of re
 chaos: setup  ## Kill runs at 50 random moments; they must end as if nothing had happened
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 CIR_CHAOS_KILLS=$(KILLS) $(PY) -m pytest tests/test_chaos.py -s $(PYTEST_ARGS)
 
-bench: setup  ## Time scoring against what it replaces, and count what pruning saves (half an hour, quiet machine)
+bench: setup  ## Time scoring against what it replaces, and count what pruning saves (long; on a quiet machine)
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.pruning
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.mini_profile
 	@$(PY) -m benchmarks.bench

@@ -410,7 +410,7 @@ def page(found: dict[str, Any]) -> str:
         "",
         f"{size['queries']:,} queries, {size['gallery']:,} x {size['width']} random float32 features, exact "
         f"top-{K} (X^R: top-{K_COARSE}). Every contender runs in a process of its own; "
-        f"{size['rounds']} rounds of all of them, the median is shown. "
+        f"rounds of all of them: {size['rounds']}, the median is shown. "
         "Speed: how many times as fast, more is better.",
         "",
         "| what | reached | bar | holds |",

@@ -197,8 +197,7 @@ def effect_size(changes: Any, groups: Sequence[str] = ()) -> float:
     """How large a paired difference is beside its spread: the mean of the per-query `changes` `(Q,)` over
     their standard deviation (with Q - 1).
 
-    This is d_z of Cohen (1988, section 2.3.5), which Sakai (SIGIR Forum 48(1), 2014) asks to be given beside
-    the p-value of a paired test in retrieval: unlike p, it does not grow with the number of queries. With
+    This is Cohen's d_z. Unlike p, it does not grow with the number of queries. With
     `groups` every group has the same weight in both, as in `bootstrap_interval`. 0 where nothing changes; NaN
     where it has no value: one query, or the same change at every query. Raises `InputError` for an empty
     sample or values that are not finite.

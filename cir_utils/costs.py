@@ -30,12 +30,11 @@ import torch
 
 from cir_utils.benchmarks import BENCHMARKS
 from cir_utils.errors import InputError
+from cir_utils.runs import NOT_ASKED, VERIFIERS
 
 #: The methods whose calls are planned, and those that make none.
 PLANNED = ("description-only", "sdr-cir", "xr", "xr-sdr")
 PLAIN = ("random", "image-only", "text-only", "image+text")
-#: Agents whose statements about one candidate share the prompt up to the statement.
-VERIFIERS = ("verify_caption", "verify_picture")
 #: The stages of a run record (``stages``) in which nothing but the MLLM works.
 MLLM_STAGES = (
     "describing", "imagination", "captioning the gallery", "questions", "verification from captions",
@@ -162,7 +161,7 @@ def calls_of_record(record: Mapping[str, Any]) -> tuple[int, int]:
             asked = counts["questions"] * (text + vision)
             least += asked * min(settings["k_prime"], *ranked)
             most += asked * min(settings["k_prime"] + members, max(ranked))
-            saved = counts.get("captions_not_asked", 0) + counts.get("pictures_not_asked", 0)
+            saved = sum(counts.get(name, 0) for name in NOT_ASKED)
             least, most = least - saved, most - saved
         captions = captions if vision else 0
     elif method in PLAIN:

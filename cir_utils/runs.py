@@ -65,7 +65,8 @@ TABLE_METRICS = {name: FAMILY_METRICS[entry.family] for name, entry in BENCHMARK
 #: How many image ids of rankings are written at a time.
 WRITTEN_IDS = 4_000_000
 SUMMARY = ("method", "benchmark", "split", "profile", "settings", "protocol")
-#: Which counts of X^R pruning makes, and the agents that they are about.
+#: Which counts of X^R pruning makes, and the agents that they are about, whose statements about one candidate
+#: share the prompt up to the statement.
 NOT_ASKED = ("captions_not_asked", "pictures_not_asked")
 VERIFIERS = ("verify_caption", "verify_picture")
 COST = ("mllm_calls", "cached_calls", "prompt_tokens", "completion_tokens", "parse_failures", "seconds")

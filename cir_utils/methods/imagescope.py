@@ -49,7 +49,7 @@ from torch import Tensor
 
 from cir_utils.agents import Levels
 from cir_utils.methods.description_only import text_counts
-from cir_utils.methods.xr import Checked, Questions, Sides, counts_of, gallery_captions, verify
+from cir_utils.methods.xr import Checked, Questions, Sides, counts_of, gallery_captions, union, verify
 from cir_utils.scoring import exact_scores
 from cir_utils.workbench import MethodOutput, Texts, Workbench
 
@@ -82,7 +82,7 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
             )
         head = order[:, : settings["verified"]]
         own_head = None if subset is None else subset[:, : settings["verified"]]
-        rows = _union(head, own_head)
+        rows = union([head] if own_head is None else [head, own_head])
         checked = verify(bench, Questions(asked), rows, of_gallery, PICTURES)
         order = torch.cat([by_satisfied(checked, rows, head), order[:, head.shape[1] :]], dim=1)
         if subset is not None and own_head is not None:
@@ -148,12 +148,6 @@ def confirm(bench: Workbench, order: Tensor, most: int) -> tuple[Tensor, list[li
             turn = len(looked) - 1
             final[row, : turn + 1] = order[row, : turn + 1].roll(1)
     return final, seen
-
-
-def _union(head: Tensor, own: Tensor | None) -> list[list[int]]:
-    """The positions of both heads by query, each once: what stands in both is asked about once."""
-    others: list[list[int]] = [[] for _ in head] if own is None else own.tolist()
-    return [list(dict.fromkeys([*main, *more])) for main, more in zip(head.tolist(), others, strict=True)]
 
 
 def _traces(

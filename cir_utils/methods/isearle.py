@@ -30,9 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cir_utils.methods.searle import PROMPTS, invert, network, read_concepts
-from cir_utils.pseudo_words import rank_by_prompts
-from cir_utils.word_networks import as_mapping, load_weights, picture_inputs, read_phrases
+from cir_utils.methods.searle import network, ranked
 from cir_utils.workbench import MethodOutput, Workbench
 
 NOISE = 0.5
@@ -45,20 +43,7 @@ __all__ = ["alike", "network", "run"]
 
 def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     """Rank by the cosine with "a photo of $ that T_m", ``$`` being the reference's word."""
-    weights = load_weights("isearle", bench.encoder)
-    source = weights.source
-    if settings["inversion"] == "optimised":
-        steps = int(settings["oti_steps"])
-        concepts = read_concepts(bench.encoder, read_phrases(weights.folder))
-        with bench.stage("inverting pictures"):
-            features = bench.reference_features
-            words = invert(
-                bench.encoder, features, concepts, steps, bench.prompts, seed=bench.seed, noise=NOISE
-            )
-        source = f"optimised for each reference picture in {steps} steps, none of a network"
-    else:
-        words = as_mapping(weights.tensors).to(bench.device)(picture_inputs(bench, weights))
-    return rank_by_prompts(bench, PROMPTS, words, source)
+    return ranked(bench, settings, "isearle", noise=NOISE)
 
 
 def alike(features: Tensor, batch: int, rng: np.random.Generator) -> Tensor:

@@ -8,7 +8,7 @@ gallery by its cosine with the pictures.
 |---|---|
 | ``M``, three layers, ReLU between them | :func:`network` |
 | "a photo of [*]" with ``s`` at ``[*]`` gives ``p``, both features brought to unit length | :func:`loss` |
-| eq. 1 and 2: contrastive loss of ``p`` against the image feature ``v``, image to text and text to image, \
+| training: contrastive loss of ``p`` against the image feature ``v``, image to text and text to image, \
 over a batch, with CLIP's own temperature | :func:`loss` |
 | "a photo of [*], {T_m}" for CIRR and FashionIQ | :data:`PROMPTS` |
 
@@ -64,7 +64,7 @@ def network(encoder: ClipEncoder, dropout: float = 0.1) -> nn.Sequential:
 
 
 def loss(encoder: ClipEncoder, words: Tensor, features: Tensor, prompts: str) -> Tensor:
-    """The symmetric contrastive loss of a batch (eq. 1 and 2): ``words`` ``(B, W)`` of pictures with the unit
+    """The symmetric contrastive loss of a batch: ``words`` ``(B, W)`` of pictures with the unit
     ``features`` ``(B, D)``, in the sentence of the prompt set ``prompts``."""
     model: Any = encoder.model
     sentence = fill(template_for(TRAINING_PROMPTS, prompts))

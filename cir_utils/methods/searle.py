@@ -77,14 +77,20 @@ class Concepts:
 
 def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
     """Rank by the cosine with "a photo of $ that T_m", ``$`` being the reference's word."""
-    weights = load_weights("searle", bench.encoder)
+    return ranked(bench, settings, "searle")
+
+
+def ranked(bench: Workbench, settings: Mapping[str, Any], method: str, noise: float = 0.0) -> MethodOutput:
+    """:func:`run` with the network of ``method``; ``noise`` is that of the optimisation."""
+    weights = load_weights(method, bench.encoder)
     source = weights.source
     if settings["inversion"] == "optimised":
         steps = int(settings["oti_steps"])
         concepts = read_concepts(bench.encoder, read_phrases(weights.folder))
         with bench.stage("inverting pictures"):
+            features = bench.reference_features
             words = invert(
-                bench.encoder, bench.reference_features, concepts, steps, bench.prompts, seed=bench.seed
+                bench.encoder, features, concepts, steps, bench.prompts, seed=bench.seed, noise=noise
             )
         source = f"optimised for each reference picture in {steps} steps, none of a network"
     else:

@@ -441,7 +441,13 @@ def rank_top(top: Top, text: Tensor, vision: Tensor, statements: Tensor, lam: fl
 
 def candidates_of(tops: Sequence[Top]) -> list[list[int]]:
     """The gallery positions of all candidates of each query, each once."""
-    lists = zip(*(top.candidates.tolist() for top in tops), strict=True)
+    return union([top.candidates for top in tops])
+
+
+def union(candidates: Sequence[Tensor]) -> list[list[int]]:
+    """Several lists of gallery positions a query, each ``(Q, C)``, as one: each position once, so that what
+    stands in several is asked about once."""
+    lists = zip(*(own.tolist() for own in candidates), strict=True)
     return [list(dict.fromkeys(place for own in row for place in own)) for row in lists]
 
 

@@ -72,8 +72,7 @@ def run(bench: Workbench, settings: Mapping[str, Any]) -> MethodOutput:
 
     head = order[:, : settings["k_prime"]]
     asked = xr.ask(bench, imagined, BOTH)
-    subset_rows = [[] for _ in bench.queries] if subset is None else subset.tolist()
-    rows = [list(dict.fromkeys([*main, *own])) for main, own in zip(head.tolist(), subset_rows, strict=True)]
+    rows = xr.union([head] if subset is None else [head, subset])
     checked = xr.verify(bench, asked, rows, captions, BOTH)
     with bench.stage("fine filtering"):
         evidence = Evidence.of(asked, checked, rows, S_t, S_v)
