@@ -40,6 +40,7 @@ from cir_utils.methods import METHODS, SettingValue, resolve_settings
 from cir_utils.profiles import PACKAGE, load_profile
 from cir_utils.runs import RECORD, TABLE_METRICS, Run, load_run, run_method
 from cir_utils.tables import protocol_line
+from cir_utils.typeset import p_text
 from cir_utils.workbench import Workbench, open_workbench
 
 MATRIX = PACKAGE / "reproduction.yaml"
@@ -790,8 +791,8 @@ def orders_text(agreements: Sequence[Agreement]) -> str:
     for one in agreements:
         order = [one.methods[place] for place in np.argsort(-np.array(one.ours), kind="stable")]
         lines.append(
-            f"| {one.mini} | {one.against} | {len(one.methods)} | {one.tau:.2f} | {one.tau_p:.3f} | "
-            f"{one.rho:.2f} | {one.rho_p:.3f} | {', '.join(order)} |"
+            f"| {one.mini} | {one.against} | {len(one.methods)} | {one.tau:.2f} | {p_text(one.tau_p)} | "
+            f"{one.rho:.2f} | {p_text(one.rho_p)} | {', '.join(order)} |"
         )
     return "\n".join(lines) + "\n"
 

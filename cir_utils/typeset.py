@@ -42,6 +42,11 @@ class _Table:
     rows: list[list[_Cell]]
 
 
+def p_text(p: float) -> str:
+    """A p-value as tables show it: three decimals, and never 0.000."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def to_markdown(table: pd.DataFrame) -> str:
     """A results or paired table as Markdown: metrics in percent with two decimals, "value [low, high]"; p
     with three digits.
@@ -141,7 +146,7 @@ def _cell(table: pd.DataFrame, name: str, row: int) -> _Cell:
         bounds = None if pd.isna(low) else (f"{low:{sign}.2f}", f"{high:{sign}.2f}")
         return _Cell(f"{100 * value:{sign}.2f}", bounds, number=True)
     if name in ("p", "p (Holm)"):
-        return _Cell("< 0.001") if value < 0.001 else _Cell(f"{value:.3f}", number=True)
+        return _Cell(p_text(value), number=value >= 0.001)
     if name == "effect":
         return _Cell(f"{value:+.2f}", number=True)
     whole = float(value).is_integer() or abs(value) >= 1000
