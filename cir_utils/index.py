@@ -53,12 +53,12 @@ from cir_utils.search import (
     Features,
     Gallery,
     MappedFeatures,
-    _check_lengths,
-    _exact_pairs,
     _power,
-    _queries,
-    _scan_of,
+    check_lengths,
+    checked_queries,
     debiased_topk,
+    exact_pairs,
+    scan_of,
 )
 
 Kind = Literal["flat", "hnsw", "ivfpq"]
@@ -206,7 +206,7 @@ def _check_gallery(features: Features, width: int | None = None) -> None:
         )
     else:
         for start, stop in _spans(features):
-            _check_lengths(f"gallery, rows from {start}", features.block(start, stop))
+            check_lengths(f"gallery, rows from {start}", features.block(start, stop))
     if features.dtype == torch.float64:
         raise InputError(
             "gallery: float64 features would be rounded in the index, and then rank otherwise; give "
@@ -324,7 +324,7 @@ def search_index(index: SearchIndex, W: Tensor, k: int, *, gallery: Gallery | No
         raise InputError(f"k = {k}: expected at least 1")
     _check_whole(index)
     source = _source(index, gallery)
-    wide = _queries(
+    wide = checked_queries(
         W.detach().cpu() if isinstance(W, Tensor) else W, _gallery_of(torch.empty(0, index.width))
     )
     k = min(k, index.count)
@@ -383,7 +383,7 @@ def _flat(flat: Any, wide: Tensor, k: int, source: Gallery) -> tuple[Tensor, Ten
     head is everything; until then the head doubles.
     """
     count = flat.ntotal
-    scan = _scan_of(wide, torch.float32)
+    scan = scan_of(wide, torch.float32)
     reach = 2 * scan.error(0.0, LONGEST)
     items = torch.empty(len(wide), k, dtype=torch.int64)
     scores = torch.empty(len(wide), k, dtype=torch.float64)
@@ -438,13 +438,13 @@ def _rescored(wide: Tensor, items: Tensor, source: Gallery, k: int) -> tuple[Ten
     items = items.sort(dim=1).values.to(source.device)
     wide = wide.to(source.device)
     queries = torch.arange(len(wide), device=source.device).repeat_interleave(items.shape[1])
-    scores = _exact_pairs(wide, queries, items.flatten(), source).view(items.shape)
+    scores = exact_pairs(wide, queries, items.flatten(), source).view(items.shape)
     scores, order = scores.sort(dim=1, descending=True, stable=True)
     return items.gather(1, order)[:, :k].cpu(), scores[:, :k].cpu()
 
 
 def _gallery_of(rows: Tensor) -> Gallery:
-    """Rows for `_exact_pairs`: nothing is scanned."""
+    """Rows for `exact_pairs`: nothing is scanned."""
     return Gallery((rows,), torch.float32, rows.device, None, 0.0, 0.0)
 
 

@@ -8,7 +8,7 @@ block in low precision, keep all items that the error bound leaves in question, 
 the stored features, ties by gallery order. The results here equal those of the plain forms there, item by
 item, whatever the blocks, the device and the precision of the scan.
 
-**The bound** (`_Scan.error`). A scan computes `s' = fl(w'.x')` where `w'`, `x'` are the query `w` and the row
+**The bound** (`Scan.error`). A scan computes `s' = fl(w'.x')` where `w'`, `x'` are the query `w` and the row
 `x` rounded to the scan's precision. With `|.|` the length of a vector,
 
     w.x - w'.x' = w.(x - x') + (w - w').x'      so      |w.x - w'.x'| <= |w||x - x'| + |w - w'||x'|
@@ -260,7 +260,7 @@ def _rounded(
     for number, part in enumerate(parts):
         rows = part[start:stop] if isinstance(part, Tensor) else part.block(start, stop).to(device)
         if not isinstance(part, Tensor):
-            _check_lengths(f"gallery part {number + 1}, rows from {start}", rows)
+            check_lengths(f"gallery part {number + 1}, rows from {start}", rows)
         blocks.append(rows)
     # float32 holds float16 and bfloat16 values, and a value less its 16-bit rounding, without error.
     wide = torch.float64 if len(parts) > 1 or blocks[0].dtype == torch.float64 else torch.float32
@@ -274,8 +274,8 @@ def _rounded(
     return rounded, residual * (1 + 1e-4), norm * (1 + 1e-4)
 
 
-def _check_lengths(name: str, rows: Tensor) -> None:
-    """`check_rows`, done quickly where nothing is amiss."""
+def check_lengths(name: str, rows: Tensor) -> None:
+    """`check_rows` of `rows` `(n, D)`, done quickly where nothing is amiss; raises as it does."""
     wide = torch.promote_types(rows.dtype, torch.float32)
     off = (torch.linalg.vector_norm(rows, dim=1, dtype=wide) - 1).abs().max()
     if not float(off) <= LENGTH_TOLERANCE[rows.dtype] / 2:
@@ -286,7 +286,7 @@ def _check_lengths(name: str, rows: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class _Scan:
+class Scan:
     """Some queries made ready for a scan: `exact` `(Q, D)` float64 and `rounded` in the scan's precision,
     both scaled by `scale` `(Q,)`, powers of two; `length`, `residual`: `|w|` and `|w - w'|`, scaled."""
 
@@ -309,8 +309,9 @@ class _Scan:
         return bound * 1.001 + 4 * width * 2.0**-126 + SMALLEST[dtype]
 
 
-def _queries(W: Tensor, gallery: Gallery) -> Tensor:
-    """Checked queries `(Q, D)` float64 on the gallery's device."""
+def checked_queries(W: Tensor, gallery: Gallery) -> Tensor:
+    """`W` `(Q, D)` as float64. Raises `InputError` for another width than the gallery's, another device, or
+    values that are not finite."""
     if not isinstance(W, Tensor) or W.ndim != 2 or W.shape[1] != gallery.width:
         have = f"shape {tuple(W.shape)}" if isinstance(W, Tensor) else type(W).__name__
         raise InputError(
@@ -332,7 +333,7 @@ def _power(exponent: Tensor) -> Tensor:
     return torch.from_numpy(powers).to(exponent.device)
 
 
-def _scan_of(wide: Tensor, dtype: torch.dtype) -> _Scan:
+def scan_of(wide: Tensor, dtype: torch.dtype) -> Scan:
     """Queries `(Q, D)` float64, scaled and rounded."""
     # The largest value first: the square of a large one would overflow.
     largest = wide.abs().amax(dim=1)
@@ -342,7 +343,7 @@ def _scan_of(wide: Tensor, dtype: torch.dtype) -> _Scan:
     rounded = exact.to(dtype)
     length = torch.linalg.vector_norm(exact, dim=1) * (1 + 1e-9)
     residual = torch.linalg.vector_norm(exact - rounded.double(), dim=1) * (1 + 1e-9)
-    return _Scan(exact, rounded, scale, length, residual)
+    return Scan(exact, rounded, scale, length, residual)
 
 
 @contextmanager
@@ -416,8 +417,9 @@ def _reaching(S: Tensor, peaks: Tensor, group: int, threshold: Tensor) -> tuple[
     return rows[which], columns[which] * group + place, some[which, place]
 
 
-def _exact_pairs(W: Tensor, queries: Tensor, items: Tensor, gallery: Gallery) -> Tensor:
-    """`exact_scores` of the pairs (`queries[i]`, `items[i]`), float64, to the bit."""
+def exact_pairs(W: Tensor, queries: Tensor, items: Tensor, gallery: Gallery) -> Tensor:
+    """`exact_scores` of the pairs (`W[queries[i]]`, item `items[i]` of `gallery`): `(pairs,)` float64, equal
+    to the bit. `W` `(Q, D)` float64; `queries` and `items` `(pairs,)` int64."""
     out = torch.empty(items.shape[0], dtype=torch.float64, device=W.device)
     step = max(1, BLOCK_ELEMENTS // gallery.width)
     for start in range(0, items.shape[0], step):
@@ -465,7 +467,7 @@ def topk(W: Tensor, gallery: Gallery, k: int) -> TopK:
     """
     if k < 1:
         raise InputError(f"k = {k}: expected at least 1")
-    wide = _queries(W, gallery)
+    wide = checked_queries(W, gallery)
     k = min(k, gallery.count)
     with _full_precision():
         found = [_topk_of(some, gallery, k) for some in wide.split(QUERIES)]
@@ -474,7 +476,7 @@ def topk(W: Tensor, gallery: Gallery, k: int) -> TopK:
 
 def _topk_of(wide: Tensor, gallery: Gallery, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """`topk` for one batch of queries."""
-    scan = _scan_of(wide, gallery.dtype)
+    scan = scan_of(wide, gallery.dtype)
     count = wide.shape[0]
     state = _Best(scan, gallery, k)
     rows = _block_rows(count, gallery)
@@ -493,7 +495,7 @@ def _topk_of(wide: Tensor, gallery: Gallery, k: int) -> tuple[Tensor, Tensor, Te
 class _Best:
     """The items in question so far of one batch of queries, and what is known about the `k`-th best."""
 
-    def __init__(self, scan: _Scan, gallery: Gallery, k: int) -> None:
+    def __init__(self, scan: Scan, gallery: Gallery, k: int) -> None:
         count, device = scan.exact.shape[0], gallery.device
         self.scan, self.gallery, self.k = scan, gallery, k
         self.lows = torch.empty(count, 0, dtype=torch.float64, device=device)  # largest lower bounds
@@ -543,7 +545,7 @@ class _Best:
         if self.gallery.dtype != torch.float32:
             queries, items = self._refine(queries, items)
         self.rescored += torch.bincount(queries, minlength=self.rescored.shape[0])
-        scores = _exact_pairs(self.scan.exact, queries, items, self.gallery)
+        scores = exact_pairs(self.scan.exact, queries, items, self.gallery)
         # Earlier items stand first for every query, so ties stay in gallery order.
         columns = zip(self.known, (queries, items, scores), strict=True)
         queries, items, scores = (torch.cat(column) for column in columns)
@@ -558,7 +560,7 @@ class _Best:
         by_query = torch.sort(queries, stable=True).indices
         queries, items = queries[by_query], items[by_query]
         each = torch.bincount(queries, minlength=count)
-        fine = _scan_of(self.scan.exact, torch.float32)
+        fine = scan_of(self.scan.exact, torch.float32)
         scores = torch.empty(items.shape[0], dtype=torch.float32, device=items.device)
         start = 0
         for query, number in enumerate(each.tolist()):
@@ -636,7 +638,7 @@ def rrf_topk(C_t: Tensor, C_v: Tensor, gallery: Gallery, k: int, kappa: float = 
     if k < 1:
         raise InputError(f"k = {k}: expected at least 1")
     _same_shape(C_t=C_t, C_v=C_v)
-    wide = torch.stack([_queries(C_t, gallery), _queries(C_v, gallery)], dim=1)  # (Q, 2, D)
+    wide = torch.stack([checked_queries(C_t, gallery), checked_queries(C_v, gallery)], dim=1)  # (Q, 2, D)
     count, n = wide.shape[0], gallery.count
     k = min(k, n)
     device = gallery.device
@@ -647,7 +649,7 @@ def rrf_topk(C_t: Tensor, C_v: Tensor, gallery: Gallery, k: int, kappa: float = 
     with _full_precision():
         for start in range(0, count, step):
             some = wide[start : start + step]
-            scan = _scan_of(some.reshape(-1, gallery.width), gallery.dtype)
+            scan = scan_of(some.reshape(-1, gallery.width), gallery.dtype)
             S, error = _all_scores(scan, gallery)
             ordered = _sorted_rows(S).view(len(some), 2, n)
             S, errors = S.view(len(some), 2, n), error.view(-1, 2).cpu().numpy()
@@ -677,7 +679,7 @@ def rrf_topk(C_t: Tensor, C_v: Tensor, gallery: Gallery, k: int, kappa: float = 
     return CoarseTopK(items, sums[:, 0], sums[:, 1], rescored.to(device))
 
 
-def _all_scores(scan: _Scan, gallery: Gallery) -> tuple[Tensor, Tensor]:
+def _all_scores(scan: Scan, gallery: Gallery) -> tuple[Tensor, Tensor]:
     """Scores `(Q, N)` float32 of a few queries with the whole gallery, and their error `(Q,)`."""
     S = torch.empty(scan.rounded.shape[0], gallery.count, device=gallery.device)
     residual = norm = 0.0

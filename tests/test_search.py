@@ -219,7 +219,7 @@ def test_errors_stay_within_the_bound(scan, width, queries, device):
         rows[0, 0] = W[0, 0] = math.sqrt(1 - (width - 1) * tail**2)
     rows, W = rows.to(device), W.to(device)
     gallery = prepare_gallery(rows, dtype=scan)
-    made = search._scan_of(W, scan)
+    made = search.scan_of(W, scan)
     with search._full_precision():
         S = search._product(made.rounded, gallery.scan)
     error = (S.double() - exact_scores(made.exact, rows)).abs().amax(dim=1)
@@ -235,7 +235,7 @@ def test_the_bound_by_hand():
     x = torch.tensor([[math.cos(0.3), math.sin(0.3)]], dtype=torch.float64)
     gallery = prepare_gallery(x, dtype=torch.bfloat16)
     off = (x - x.bfloat16().double()).norm().item()
-    made = search._scan_of(torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.bfloat16)
+    made = search.scan_of(torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.bfloat16)
     assert made.exact.tolist() == [[0.5, 0.0]] and made.residual.item() == 0
     norm = x.bfloat16().double().norm().item()
     grow = 2 * 2.0**-22 / (1 - 2 * 2.0**-22)
