@@ -296,7 +296,9 @@ def tune_command(
     benchmark: BenchmarkOption,
     method: Annotated[
         str | None,
-        typer.Argument(help=f"One of {', '.join(tunable())}; default: sdr-cir and xr.", metavar="[METHOD]"),
+        typer.Argument(
+            help=f"One of {', '.join(tunable())}; default: {', '.join(PROFILE_METHODS)}.", metavar="[METHOD]"
+        ),
     ] = None,
     profile: ProfileOption = "mini",
     split: SplitOption = "val",
