@@ -76,11 +76,15 @@ def check_rows(name: str, features: Tensor, width: int | None = None) -> None:
             f"{name}: {features.shape[1]} values wide where {width} were expected; encode pictures and texts "
             "with the same CLIP model"
         )
-    rows = max(1, BLOCK_ELEMENTS // features.shape[1])
-    # Filled in place: small results kept between the blocks' copies would keep those from being given back.
-    lengths = torch.empty(features.shape[0], dtype=torch.float64, device=features.device)
-    for block, some in zip(features.split(rows), lengths.split(rows), strict=True):
-        torch.linalg.vector_norm(block.double(), dim=1, out=some)
+    if features.numel() <= BLOCK_ELEMENTS:
+        lengths = torch.linalg.vector_norm(features.double(), dim=1)
+    else:
+        rows = max(1, BLOCK_ELEMENTS // features.shape[1])
+        # Filled in place: small results kept between the blocks' copies would keep those from being given
+        # back.
+        lengths = torch.empty(features.shape[0], dtype=torch.float64, device=features.device)
+        for block, some in zip(features.split(rows), lengths.split(rows), strict=True):
+            torch.linalg.vector_norm(block.double(), dim=1, out=some)
     off = lengths.sub(1).abs_()
     if float(off.max()) <= LENGTH_TOLERANCE[features.dtype]:  # NaN is not
         return
