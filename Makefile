@@ -35,10 +35,10 @@ lab: setup  ## Open the notebooks in JupyterLab
 	@$(PY) -m jupyter lab notebooks
 
 notebooks: setup  ## Execute the committed notebooks in place
-	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 $(PY) -m data_scripts.execute_notebooks
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 $(PY) -m data_scripts.execute_notebooks
 
 check-notebooks: setup  ## Run the committed notebooks again: their values must be those that are kept (long)
-	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 $(PY) -m data_scripts.execute_notebooks --check
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 $(PY) -m data_scripts.execute_notebooks --check
 
 data: setup  ## Draw the mini benchmarks anew, byte by byte as shipped
 	@$(PY) -m data_scripts.build_data --workers $(WORKERS)

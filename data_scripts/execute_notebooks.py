@@ -55,11 +55,11 @@ def faults(path: Path) -> list[str]:
 
 
 def this_platform() -> dict[str, Any]:
-    """What numbers depend on: the machine's instructions and the libraries."""
+    """What numbers depend on: the machine's instructions, the threads (their number decides the order of some
+    sums) and the libraries."""
     capability = torch.backends.cpu.get_cpu_capability()
-    return {"system": platform.system(), "processor": platform.machine(), "vectors": capability} | {
-        name: version for name, version in versions().items() if name != "cir_utils"
-    }
+    about = {"system": platform.system(), "processor": platform.machine(), "vectors": capability}
+    return {**about, "threads": torch.get_num_threads(), **versions()}
 
 
 def values_of(name: str) -> Any:
