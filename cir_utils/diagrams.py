@@ -40,7 +40,7 @@ MEANING = {
     "score": "arithmetic",
     "ranking": "the result",
 }
-WIDE, HIGH = 0.8, 0.56
+WIDE, HIGH = 0.84, 0.56
 
 
 def system_diagrams(systems: Sequence[System], per_row: int = 2) -> Figure:
@@ -72,7 +72,7 @@ def legend() -> Figure:
     axes.axis("off")
     axes.set(xlim=(-0.5, len(MEANING) - 0.5), ylim=(0.45, -0.45))
     for column, (kind, meaning) in enumerate(MEANING.items()):
-        _box(axes, kind, meaning.replace(", ", ",\n").replace(" ", "\n", 1), column, 0, 7)
+        _box(axes, kind, meaning.replace(", ", ",\n").replace("-", "-\n").replace(" ", "\n", 1), column, 0, 7)
     return fig
 
 
