@@ -31,6 +31,8 @@ from cir_utils.plots import (
 
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)))
 RIGHT, WRONG = "#DDEEF9", "#FBE3D6"
+#: A share of fewer statements than these says little.
+FEW = 10
 
 
 def curves(
@@ -74,7 +76,8 @@ def curves(
             fontsize=9, va="bottom", color=INK,
         )  # fmt: skip
     heights = _spread([values[-1] for values in series.values()], *axes.get_ylim(), len(series))
-    over = max(0.0, max(heights) - axes.get_ylim()[1])  # labels pushed out at the top move down together
+    low, high = axes.get_ylim()  # labels pushed out at the top or the bottom move back together
+    over = max(0.0, max(heights) - high) + min(0.0, min(heights) - low)
     for i, (name, height) in enumerate(zip(series, heights, strict=True)):
         axes.annotate(
             name, (x[-1], height - over), (8, 0), textcoords="offset points", va="center", fontsize=9,
@@ -206,7 +209,8 @@ def quality_cost(
         right = max(costs[n] for n in column)
         right = 1.3 * right if right >= 1 else right + 0.12
         heights = _spread([qualities[n] for n in column], low, high, 18)
-        over = max(0.0, max(heights) - high)  # labels pushed out at the top move down together
+        # Labels pushed out at the top or the bottom move back together.
+        over = max(0.0, max(heights) - high) + min(0.0, min(heights) - low)
         for n, height in zip(column, heights, strict=True):
             axes.plot(
                 [costs[n], right], [qualities[n], height - over], color=PLAIN, linewidth=0.7, zorder=2
@@ -214,7 +218,7 @@ def quality_cost(
             axes.annotate(
                 names[n], (right, height - over), (1, 0), textcoords="offset points", fontsize=8, va="center",
                 color=INK, annotation_clip=False, zorder=4,
-                bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
+                bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none"},
             )  # fmt: skip
     ticks = [0, *(10**power for power in range(int(np.log10(axes.get_xlim()[1])) + 1))]
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
@@ -326,8 +330,9 @@ def calibration_chart(
 ) -> Figure:
     """Predicted probability against the share that was true, and how many predictions fell in each bin.
 
-    `said` maps a name to probabilities and truths. On the diagonal a probability means what it says. Two
-    axes: the curve, and the counts below it. Raises as `calibration`.
+    `said` maps a name to probabilities and truths. On the diagonal a probability means what it says; a point
+    that rests on fewer than `FEW` statements is hollow. Two axes: the curve, and the counts below it. Raises
+    as `calibration`.
     """
     fig = _figure(5.6, 4.6)
     upper, lower = fig.subplots(2, 1, height_ratios=(3, 1), sharex=True)
@@ -341,9 +346,14 @@ def calibration_chart(
             predicted[there], actual[there], color=colour, marker=MARKERS[i], linestyle=LINES[i], linewidth=2,
             markersize=7, label=name,
         )  # fmt: skip
+        few = there & (counts < FEW)
+        upper.plot(
+            predicted[few], actual[few], color=colour, marker=MARKERS[i], linestyle="none", markersize=7,
+            markerfacecolor="white",
+        )  # fmt: skip
         middle = (np.arange(bins) + 0.5) / bins + (i - (len(said) - 1) / 2) * width
         lower.bar(middle, counts, width, color=colour, hatch=HATCHES[i], edgecolor="white")
-    upper.set(ylabel="share that was true", xlim=(-0.02, 1.02), ylim=(-0.04, 1.04))
+    upper.set(ylabel=f"share that was true; hollow: under {FEW}", xlim=(-0.02, 1.02), ylim=(-0.04, 1.04))
     upper.legend(fontsize=9, frameon=False)
     lower.set(xlabel='probability of "true" that the verifier gave', ylabel="statements")
     for axes in (upper, lower):

@@ -40,7 +40,7 @@ MEANING = {
     "score": "arithmetic",
     "ranking": "the result",
 }
-WIDE, HIGH = 0.8, 0.56
+WIDE, HIGH = 0.84, 0.56
 
 
 def system_diagrams(systems: Sequence[System], per_row: int = 2) -> Figure:
@@ -56,7 +56,7 @@ def system_diagrams(systems: Sequence[System], per_row: int = 2) -> Figure:
         1 + max(box.row for system in systems[start : start + columns] for box in system.boxes.values())
         for start in range(0, len(systems), columns)
     ]
-    fig = _figure(7.8, 0.47 * sum(down) + 0.42 * rows)
+    fig = _figure(9.4, 0.54 * sum(down) + 0.44 * rows)
     axes = fig.subplots(rows, columns, squeeze=False, gridspec_kw={"height_ratios": [d + 0.3 for d in down]})
     for number, place in enumerate(axes.ravel()):
         place.axis("off")
@@ -67,19 +67,19 @@ def system_diagrams(systems: Sequence[System], per_row: int = 2) -> Figure:
 
 def legend() -> Figure:
     """One box of every kind with what it stands for. One axes."""
-    fig = _figure(7.8, 0.72)
+    fig = _figure(9.4, 0.82)
     axes = fig.subplots()
     axes.axis("off")
     axes.set(xlim=(-0.5, len(MEANING) - 0.5), ylim=(0.45, -0.45))
     for column, (kind, meaning) in enumerate(MEANING.items()):
-        _box(axes, kind, meaning.replace(", ", ",\n").replace(" ", "\n", 1), column, 0, 7)
+        _box(axes, kind, meaning.replace(", ", ",\n").replace("-", "-\n").replace(" ", "\n", 1), column, 0, 8)
     return fig
 
 
 def _draw(axes: Axes, system: System, across: float, down: float) -> None:
     axes.set(xlim=(-0.5, across - 0.5), ylim=(down - 0.5, -0.5))
     axes.set_title(system.title, fontsize=10, loc="left", fontweight="bold", pad=3)
-    size = 7.5 if across > 5 else 6.6
+    size = 8.5 if across > 5 else 7.6
     drawn = {
         key: _box(axes, box.kind, box.label, box.column, box.row, size) for key, box in system.boxes.items()
     }

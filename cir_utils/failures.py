@@ -20,7 +20,8 @@ MEANING = {
     CUT: "no ground truth came among the k' candidates, so verification never saw one: both imagined "
     "captions point elsewhere.",
     PASSED: "the questions could not tell it from a target. What differs is unspoken (style, shade, variant, "
-    "viewpoint), or a fact that nobody asked about, or the verifier was wrong about it.",
+    "viewpoint), or a fact that nobody asked about; or a statement asks for the wrong thing, or the verifier "
+    "was wrong about it.",
     FAILED: "the true targets were judged no better, or lay so much lower in similarity that one right "
     "answer more did not lift them.",
 }

@@ -21,6 +21,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
+from scipy.optimize import isotonic_regression
 
 from cir_utils.errors import InputError
 from cir_utils.images import load_image
@@ -327,6 +328,9 @@ def slope_chart(
     axes.margins(y=0.12)
     if lower_is_better:
         axes.invert_yaxis()
+    if lower_is_better and min(map(min, series.values())) >= 1:  # ranks: there is no place 0
+        last, first = sorted(axes.get_ylim(), reverse=True)
+        axes.set_yticks([1, *(tick for tick in axes.get_yticks() if max(first, 1.5) < tick <= last)])
     axes.spines[["top", "right"]].set_visible(False)
     for end, align, offset in ((0, "right", -8), (len(steps) - 1, "left", 8)):
         heights = _spread([values[end] for values in series.values()], *axes.get_ylim(), len(series))
@@ -349,12 +353,13 @@ def _dark(colour: str) -> tuple[float, ...]:
 
 
 def _spread(values: Sequence[float], low: float, high: float, count: int) -> list[float]:
-    """Heights for labels at `values`, moved apart (upwards along the axis) so that they do not overlap."""
+    """Heights for labels at `values`, moved apart as little as possible so that they do not overlap."""
     gap = abs(high - low) / max(14, 1.4 * count)
     order = np.argsort(values, kind="stable")
-    heights = np.array(values, dtype=np.float64)
-    for below, above in zip(order[:-1], order[1:], strict=True):
-        heights[above] = max(heights[above], heights[below] + gap)
+    steps = gap * np.arange(len(order))
+    heights = np.empty(len(order))
+    # Heights a gap apart are, less the gaps below them, in rising order: the nearest such is a regression.
+    heights[order] = isotonic_regression(np.asarray(values, dtype=np.float64)[order] - steps).x + steps
     return heights.tolist()
 
 

@@ -58,6 +58,11 @@ def test_calibration_by_hand() -> None:
     fig = calibration_chart({"caption": ([0.1, 0.9], [False, True]), "picture": ([0.4, 0.6], [True, True])})
     assert len(fig.axes) == 2
     assert fig.axes[0].lines[1].get_ydata().tolist() == [0, 1]
+    fig = calibration_chart({"caption": ([0.1] * 10 + [0.9] * 9, [False] * 10 + [True] * 9)})
+    hollow = [line for line in fig.axes[0].lines if line.get_markerfacecolor() == "white"]
+    assert [line.get_xdata().tolist() for line in hollow] == [[pytest.approx(0.9)]], (
+        "nine are too few, ten not"
+    )
 
 
 def test_answers_are_laid_flat_with_what_was_expected() -> None:

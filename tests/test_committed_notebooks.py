@@ -59,6 +59,8 @@ def test_committed_form(name: str):
     assert tags.count("parameters") == 1 and tags.count("solution") >= 2
     assert "widgets" not in node.metadata
     assert all(cell.execution_count for cell in code), "commit it executed"
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not [each.text for each in outputs if each.get("name") == "stderr"], "a reader would see warnings"
     assert 25 <= len(node.cells) <= 45, f"{len(node.cells)} cells; one idea a cell, 25 to 45 of them"
     longest = max(code, key=lambda cell: len(cell.source.splitlines()))
     assert len(longest.source.splitlines()) <= 30, f"code of this length belongs in the package: {longest.id}"

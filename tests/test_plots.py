@@ -149,6 +149,15 @@ def test_ranks_point_down():
     fig = slope_chart({"a": [30, 2]}, ["coarse", "fine"], lower_is_better=True, fmt="d")
     low, high = fig.axes[0].get_ylim()
     assert low > high and {"30", "2  a"} <= set(texts(fig))
+    ticks = fig.axes[0].get_yticks()
+    assert ticks[0] == 1 and ticks[-1] <= low and len(ticks) >= 3, "ranks begin at 1: there is no place 0"
+    fig = slope_chart({"a": [0.5, 2]}, ["seconds before", "after"], lower_is_better=True)
+    assert fig.axes[0].get_yticks().min() < 1, "what is no rank keeps its own ticks"
+
+
+def test_labels_move_as_little_as_they_must():
+    # Two that are too near stand half a gap (10/14) to either side of their middle; the third stays.
+    assert np.allclose(plots._spread([0.0, 5.0, 0.1], 0, 10, 3), [0.05 - 5 / 14, 5.0, 0.05 + 5 / 14])
 
 
 def test_triangle_puts_the_corners_where_the_simple_methods_are():
