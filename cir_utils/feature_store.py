@@ -179,7 +179,7 @@ class _Store:
             return None
         try:
             found = self._read(data, content, extra_names)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
             say(f"the stored features {data} are damaged ({error}): computing them again")
             return None
         self.reused += len(content)
