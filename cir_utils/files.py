@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +20,8 @@ from cir_utils.errors import InputError
 MANIFEST = "SHA256SUMS"
 #: Largest JSON file that is read, in bytes; full rankings of CIRCO's gallery have 1 GB.
 MAX_JSON_BYTES = 2_000_000_000
+#: Where the pipes are that a shell makes, as in ``cir evaluate <(unzip -p ranks.zip)``.
+SHELL_PIPES = (("/", "dev"), ("/", "proc"))
 MEND_SHIPPED = "reinstall cir_utils, or in a git checkout restore it with `git checkout -- cir_utils/mini`"
 
 
@@ -60,8 +64,10 @@ def write_json_atomic(path: Path | str, value: Any) -> None:
 
 def sha256_file(path: Path | str) -> str:
     """The SHA-256 of a file's bytes, 64 lower-case hex digits. Raises ``OSError`` when the file cannot be
-    read.
+    read, or is no ordinary one (a pipe would be waited for).
     """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "no ordinary file", str(path))
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -69,6 +75,12 @@ def sha256_file(path: Path | str) -> str:
 def sha256_text(text: str) -> str:
     """The SHA-256 of a text's UTF-8 bytes, 64 lower-case hex digits."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def own_sha256(content: Mapping[str, Any]) -> str:
+    """What a JSON object that carries its own hash says under ``own_sha256``: the hash of all the rest."""
+    rest = {key: value for key, value in content.items() if key != "own_sha256"}
+    return sha256_text(json.dumps(rest, sort_keys=True))
 
 
 def whole_unicode(text: str) -> str:
@@ -113,6 +125,8 @@ def read_json(path: Path | str, what: str = "file") -> Any:
         raise InputError(f"{what} {path} holds {name}, which is not JSON; write numbers, or null")
 
     try:
+        if stat.S_ISFIFO(path.stat().st_mode) and path.parts[:2] not in SHELL_PIPES:
+            raise InputError(f"{what} {path} is a pipe, which nobody may ever write to; give a file")
         with open(path, "rb") as stream:
             data = stream.read(MAX_JSON_BYTES + 1)
         if len(data) > MAX_JSON_BYTES:

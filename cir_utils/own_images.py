@@ -58,9 +58,7 @@ def folder_benchmark(folder: Path | str, limit: int | None = None) -> Benchmark:
     found, others, linked, odd = [], Counter[str](), 0, 0
 
     def unreadable(error: OSError) -> None:
-        raise InputError(
-            f"folder {error.filename} cannot be read ({error.strerror}); check its permissions"
-        )
+        raise InputError(f"folder {error.filename} cannot be read ({error.strerror}); check its permissions")
 
     for place, folders, names in os.walk(root, onerror=unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]

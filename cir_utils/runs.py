@@ -376,6 +376,9 @@ def load_run(folder: Path | str, *, whole: bool = False) -> Run:
     traces: list[dict[str, Any]] = []
     try:
         if whole:
+            missing = [name for name in (RANKINGS, TRACES) if not (folder / name).is_file()]
+            if missing:
+                raise ValueError(f"it lacks {', '.join(missing)}")
             table = pq.read_table(folder / RANKINGS)
             names = _check_rankings(table, kept.queries)
             rankings = LazyRankings(
@@ -456,13 +459,13 @@ class _Metrics(BaseModel):
 
     @model_validator(mode="after")
     def _one_a_query(self) -> _Metrics:
+        if bool(self.metrics) != bool(self.per_query):
+            raise ValueError("metrics and per_query belong together: expected both, or neither")
         if len(set(self.queries)) < len(self.queries):
             raise ValueError("a query occurs twice")
         lengths = {len(self.categories) or len(self.queries), *map(len, self.per_query.values())}
         if lengths != {len(self.queries)}:
-            raise ValueError(
-                f"lists differ in length: expected {len(self.queries)} values, one a query"
-            )
+            raise ValueError(f"lists differ in length: expected {len(self.queries)} values, one a query")
         return self
 
 

@@ -93,6 +93,14 @@ def validate_file(
     return verdict
 
 
+def refusal(path: Path | str, to: str, verdict: Verdict) -> str:
+    """One line about a file with ``verdict.errors``."""
+    return (
+        f"{path} is no valid file for {to}: {'; '.join(verdict.errors)}; mend these, or write the file with "
+        f"`cir submit RUN --to {to}`"
+    )
+
+
 def find_faults(table: Any, bench: Benchmark) -> Verdict:
     """Every rule of the server that ``table``, a server file's content, breaks; ``bench`` is the split that
     it is about."""

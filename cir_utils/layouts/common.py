@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -100,6 +101,8 @@ def _listed(folder: Path) -> tuple[set[str], set[str]]:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # nothing can be there
+            return names, links
         raise InputError(
             f"folder {folder} cannot be read ({error.strerror}); check the folder and its permissions"
         ) from None
