@@ -30,6 +30,7 @@ from typing import Any, Generic, TypeVar
 
 from tqdm import tqdm
 
+from cir_utils.files import whole_unicode
 from cir_utils.mllm import MLLM, UNCLEAR, Answer, Request, Unanswered, VerifyItem
 from cir_utils.prompts import Prompt, load_prompt, prompts_of
 from cir_utils.response_cache import (
@@ -796,9 +797,10 @@ def _attempt(answer: StoredAnswer, read: Parsed[Any]) -> dict[str, Any]:
 def _stored(
     answer: Answer, agent: str, parse: Callable[[str, str, str], Parsed[Any]], request: Request
 ) -> StoredAnswer:
-    kind = parse(answer.text, answer.finish_reason, request.prompt).kind
+    text = whole_unicode(answer.text)
+    kind = parse(text, answer.finish_reason, request.prompt).kind
     return StoredAnswer(
-        answer.text, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, kind, agent
+        text, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, kind, agent
     )
 
 

@@ -30,7 +30,7 @@ from safetensors import SafetensorError, safe_open
 
 from cir_utils import __version__
 from cir_utils.errors import InputError
-from cir_utils.files import open_atomic, sha256_file, sha256_text
+from cir_utils.files import open_atomic, own_sha256, sha256_file, sha256_text
 from cir_utils.response_cache import (
     ANSWERS,
     KEY_BYTES,
@@ -570,6 +570,8 @@ def _look(place: Path, stem: str, about: dict[str, Any], whole: bool) -> _Shard:
         lists = ("ids",) if kind == "image" else ("ids", "cut", "tokens", "unknown")
         if any(len(record[name]) != len(listed) for name in lists):
             raise ValueError("its lists differ in length")
+        if record.get("own_sha256") not in (None, own_sha256(record)):
+            raise ValueError("it was changed since it was written")
         if about and record["encoder"] != about:
             raise ValueError("it is of another encoder")
         content, name = listed, data.name

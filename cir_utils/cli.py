@@ -274,7 +274,7 @@ def submit_command(
         if as_json:
             print(json.dumps({"file": validate.name, "to": to} | verdict.as_dict(), ensure_ascii=False))
         if not verdict.valid:
-            raise InputError(f"{validate} is no valid file for {to}: {'; '.join(verdict.errors)}")
+            raise InputError(submissions.refusal(validate, to, verdict))
         if not as_json:
             lines = [f"{validate}: valid for {to}", *(f"warning: {text}" for text in verdict.warnings)]
             print("\n".join([*lines, *(f"note: {text}" for text in verdict.notes)]))

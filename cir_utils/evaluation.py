@@ -106,7 +106,7 @@ def cirr_header(table: Any) -> str | None:
         return None
     if table.get("version") != CIRR_VERSION:
         raise InputError(f"version is {table.get('version')!r:.40}; a server file of CIRR says 'rc2'")
-    if table.get("metric") not in CIRR_METRICS:
+    if table.get("metric") not in list(CIRR_METRICS):  # of any type
         raise InputError(
             f"metric is {table.get('metric')!r:.40}; a server file of CIRR says 'recall' or 'recall_subset'"
         )

@@ -43,7 +43,7 @@ from tqdm import tqdm
 from cir_utils.benchmarks import ImageId
 from cir_utils.encoder import ClipEncoder, TextFeatures
 from cir_utils.errors import InputError
-from cir_utils.files import sha256_file, sha256_text, write_atomic, write_json_atomic
+from cir_utils.files import own_sha256, sha256_file, sha256_text, write_atomic, write_json_atomic
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +167,7 @@ class _Store:
             write_atomic(data, payload)
             record = {"encoder": self.about, "dtype": "float32", **labels, "content": list(content)}
             record |= {"sha256": hashlib.sha256(payload).hexdigest(), **extra}
+            record["own_sha256"] = own_sha256(record)
             write_atomic(data.with_suffix(".json"), json.dumps(record, ensure_ascii=False) + "\n")
         self.computed += len(content)
         return features, extra
@@ -179,7 +180,7 @@ class _Store:
             return None
         try:
             found = self._read(data, content, extra_names)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
             say(f"the stored features {data} are damaged ({error}): computing them again")
             return None
         self.reused += len(content)
@@ -206,6 +207,8 @@ class _Store:
         for key, expected in (("encoder", self.about), ("content", list(content))):
             if record[key] != expected:
                 raise ValueError(f"its record has another {key}")
+        if record.get("own_sha256") not in (None, own_sha256(record)):  # earlier versions wrote none
+            raise ValueError("its record was changed")
         if sha256_file(data) != record["sha256"]:
             raise ValueError("its SHA-256 differs from its record")
         features = load(data.read_bytes())["features"]

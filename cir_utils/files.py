@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
+import stat
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +18,10 @@ from typing import Any, BinaryIO
 from cir_utils.errors import InputError
 
 MANIFEST = "SHA256SUMS"
+#: Largest JSON file that is read, in bytes; full rankings of CIRCO's gallery have 1 GB.
+MAX_JSON_BYTES = 2_000_000_000
+#: Where the pipes are that a shell makes, as in ``cir evaluate <(unzip -p ranks.zip)``.
+SHELL_PIPES = (("/", "dev"), ("/", "proc"))
 MEND_SHIPPED = "reinstall cir_utils, or in a git checkout restore it with `git checkout -- cir_utils/mini`"
 
 
@@ -56,8 +64,10 @@ def write_json_atomic(path: Path | str, value: Any) -> None:
 
 def sha256_file(path: Path | str) -> str:
     """The SHA-256 of a file's bytes, 64 lower-case hex digits. Raises ``OSError`` when the file cannot be
-    read.
+    read, or is no ordinary one (a pipe would be waited for).
     """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "no ordinary file", str(path))
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -67,12 +77,37 @@ def sha256_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def own_sha256(content: Mapping[str, Any]) -> str:
+    """What a JSON object that carries its own hash says under ``own_sha256``: the hash of all the rest."""
+    rest = {key: value for key, value in content.items() if key != "own_sha256"}
+    return sha256_text(json.dumps(rest, sort_keys=True))
+
+
+def whole_unicode(text: str) -> str:
+    """``text`` with every lone half of a surrogate pair replaced by U+FFFD: what can be written as UTF-8."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def is_writable(text: str) -> bool:
+    """Whether ``text`` can be written as UTF-8 (a file's name may hold any bytes)."""
+    return whole_unicode(text) == text
+
+
+def is_there(path: Path) -> bool:
+    """Whether ``path`` is a file, or something that nobody may look at: reading it then says why."""
+    try:
+        return path.is_file()
+    except OSError:
+        return True
+
+
 def read_json(path: Path | str, what: str = "file") -> Any:
     """Read a UTF-8 JSON file (a byte-order mark is tolerated); repeated keys are an error, as they hide
     entries.
 
-    ``what`` names the file's role in messages. Raises :class:`InputError` when the file is missing, is not
-    UTF-8, is not JSON, or repeats a key.
+    ``what`` names the file's role in messages. Raises :class:`InputError` when the file is missing, larger
+    than ``MAX_JSON_BYTES``, not UTF-8 or not JSON (NaN and infinity are not), repeats a key, or holds a text
+    that no file could hold.
     """
     path = Path(path)
 
@@ -86,8 +121,19 @@ def read_json(path: Path | str, what: str = "file") -> Any:
             found[key] = value
         return found
 
+    def no_number(name: str) -> Any:
+        raise InputError(f"{what} {path} holds {name}, which is not JSON; write numbers, or null")
+
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        if stat.S_ISFIFO(path.stat().st_mode) and path.parts[:2] not in SHELL_PIPES:
+            raise InputError(f"{what} {path} is a pipe, which nobody may ever write to; give a file")
+        with open(path, "rb") as stream:
+            data = stream.read(MAX_JSON_BYTES + 1)
+        if len(data) > MAX_JSON_BYTES:
+            raise InputError(
+                f"{what} {path} has more than {MAX_JSON_BYTES:,} bytes; check that it is the right file"
+            )
+        text = data.decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{what} {path} does not exist; check the path") from None
     except IsADirectoryError:
@@ -99,11 +145,26 @@ def read_json(path: Path | str, what: str = "file") -> Any:
             f"{what} {path} cannot be read ({error.strerror}); check the path and its permissions"
         ) from None
     try:
-        return json.loads(text, object_pairs_hook=unique)
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=no_number)
+        if re.search(r"\\u[dD][89a-fA-F]", text):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what} {path} holds {error.object[error.start]!r}, half of a surrogate pair, which is no "
+            "character; write the text again"
+        ) from None
+    except InputError:
+        raise
     except json.JSONDecodeError as error:
         raise InputError(
             f"{what} {path} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
             "fetch or write the file again"
+        ) from None
+    except ValueError:  # Python's limit of digits
+        raise InputError(
+            f"{what} {path} holds a whole number of more than {sys.get_int_max_str_digits():,} digits; check "
+            "that it is the right file"
         ) from None
     except RecursionError:
         raise InputError(
@@ -128,8 +189,11 @@ def write_manifest(folder: Path | str, files: Iterable[Path | str] | None = None
     return folder / MANIFEST
 
 
-def verify_manifest(folder: Path | str, mend: str = MEND_SHIPPED) -> list[str]:
-    """Check every file that ``folder/SHA256SUMS`` lists (the format of ``sha256sum``) and return their names.
+def verify_manifest(
+    folder: Path | str, mend: str = MEND_SHIPPED, only: Collection[str] | None = None
+) -> list[str]:
+    """Check every file that ``folder/SHA256SUMS`` lists (the format of ``sha256sum``), or those of them that
+    are named by ``only``, and return the names of all.
 
     Raises :class:`InputError` that names the first missing, damaged or unreadable file (or the manifest
     itself) and says ``mend``. Files that the manifest does not list are not looked at.
@@ -148,6 +212,9 @@ def verify_manifest(folder: Path | str, mend: str = MEND_SHIPPED) -> list[str]:
         name = name.removeprefix(" ").removeprefix("*")
         if len(digest) != 64 or not name or Path(name).is_absolute() or ".." in Path(name).parts:
             raise InputError(f"{manifest}, line {number} is not a line of sha256sum; {mend}")
+        names.append(name)
+        if only is not None and name not in only:
+            continue
         path = folder / name
         try:
             found = sha256_file(path)
@@ -157,7 +224,6 @@ def verify_manifest(folder: Path | str, mend: str = MEND_SHIPPED) -> list[str]:
             raise InputError(f"{path} cannot be read ({error.strerror}); {mend}") from None
         if found != digest.lower():
             raise InputError(f"{path} is damaged (its SHA-256 differs from {MANIFEST}); {mend}")
-        names.append(name)
     if not names:
         raise InputError(f"{manifest} lists no file; {mend}")
     return names

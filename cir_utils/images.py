@@ -11,6 +11,8 @@ from cir_utils.errors import InputError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 MAX_PIXELS = 50_000_000
+#: Largest picture file that is opened, in bytes: as many pixels of 16 bits in four channels, uncompressed.
+MAX_BYTES = 8 * MAX_PIXELS
 #: Long side over short side that target padding aims at.
 TARGET_RATIO = 1.25
 
@@ -25,12 +27,21 @@ def load_image(path: Path | str, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
     Raises :class:`InputError`, naming the file, when it is missing, empty, truncated, no image (an HTML page
     saved by a failed download is called that), of a format outside ``FORMATS``, or larger than
-    ``max_pixels``.
+    ``max_pixels`` or ``MAX_BYTES``.
     """
     path = Path(path)
-    if not path.is_file():
-        kind = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise InputError(f"image {path} {kind}; check the benchmark's folder")
+    try:
+        size = path.stat().st_size if path.is_file() else -1
+    except OSError as error:
+        raise InputError(
+            f"image {path} cannot be read ({error.strerror}); check the path and its permissions"
+        ) from None
+    if size < 0:
+        raise InputError(f"image {path} {_no_file(path)}; check the benchmark's folder")
+    if size > MAX_BYTES:
+        raise InputError(
+            f"image {path} has {size:,} bytes, more than the {MAX_BYTES:,} allowed; save it smaller"
+        )
     try:
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
@@ -49,8 +60,12 @@ def load_image(path: Path | str, max_pixels: int = MAX_PIXELS) -> Image.Image:
         ) from None
     except InputError:
         raise
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError) as error:
-        # Pillow raises all of these on damaged files, by format.
+    except PermissionError as error:
+        raise InputError(
+            f"image {path} cannot be read ({error.strerror}); check the path and its permissions"
+        ) from None
+    except Exception as error:
+        # Pillow's readers raise what damaged bytes lead to: OSError, SyntaxError, struct.error ...
         raise InputError(f"image {path} is damaged or incomplete ({error}); fetch the file again") from None
 
 
@@ -88,6 +103,15 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         layer = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
     return image.convert("RGB")
+
+
+def _no_file(path: Path) -> str:
+    """Say what is at a path that is no ordinary file."""
+    if path.is_dir():
+        return "is a folder, not a file"
+    if path.exists():
+        return "is no ordinary file"
+    return "is a link that leads to no file" if path.is_symlink() else "does not exist"
 
 
 def _what_it_is(path: Path) -> str:

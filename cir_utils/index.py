@@ -38,7 +38,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
@@ -46,7 +46,7 @@ from torch import Tensor
 
 from cir_utils.benchmarks import ImageId
 from cir_utils.errors import InputError
-from cir_utils.files import open_atomic, read_json, sha256_file, write_json_atomic
+from cir_utils.files import open_atomic, own_sha256, read_json, sha256_file, write_json_atomic
 from cir_utils.scoring import BLOCK_ELEMENTS, anchored_query, check_rows, composed_query
 from cir_utils.search import (
     PENDING,
@@ -545,20 +545,18 @@ def save_index(index: SearchIndex, folder: Path | str) -> Path:
             return stream.write(data)
 
         faiss.write_index(index.handle, faiss.PyCallbackIOWriter(write))
-    write_json_atomic(
-        folder / MANIFEST,
-        {
-            "format": "cir-index 1",
-            "kind": index.kind,
-            "width": index.width,
-            "count": index.count,
-            "settings": index.settings,
-            "features": [{"count": count, "sha256": sha256} for count, sha256 in index.parts],
-            "file": {"name": name, "bytes": size, "sha256": digest.hexdigest()},
-            "faiss": faiss.__version__,
-            "ids": index.ids,
-        },
-    )
+    about = {
+        "format": "cir-index 1",
+        "kind": index.kind,
+        "width": index.width,
+        "count": index.count,
+        "settings": index.settings,
+        "features": [{"count": count, "sha256": sha256} for count, sha256 in index.parts],
+        "file": {"name": name, "bytes": size, "sha256": digest.hexdigest()},
+        "faiss": faiss.__version__,
+        "ids": index.ids,
+    }
+    write_json_atomic(folder / MANIFEST, about | {"own_sha256": own_sha256(about)})
     for old in folder.iterdir():
         left = re.fullmatch(rf"\.({FILE}|{MANIFEST})\..*\.part|{FILE}", old.name)
         if left and old.name != name:
@@ -648,17 +646,19 @@ class _Manifest(_Checked):
     kind: Kind
     width: PositiveInt
     count: PositiveInt
-    settings: dict[str, PositiveInt]
+    settings: dict[str, Annotated[int, Field(gt=0, lt=1 << 31)]]
     features: list[_Part]
     file: _File
     faiss: str
     ids: list[int | str]
+    own_sha256: str = ""  # none in what was written by hand
 
 
 def _read_manifest(path: Path) -> _Manifest:
     """Checked content of ``index.json``."""
+    content = read_json(path, "index")
     try:
-        about = _Manifest.model_validate(read_json(path, "index"))
+        about = _Manifest.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "content"
@@ -669,6 +669,7 @@ def _read_manifest(path: Path) -> _Manifest:
         (len(about.ids) != about.count, f"{len(about.ids)} ids where count is {about.count}"),
         (rows != about.count, f"features of {rows} rows where count is {about.count}"),
         (len(set(about.ids)) < len(about.ids), "an id occurs twice"),
+        (about.own_sha256 not in ("", own_sha256(content)), "it was changed since it was written"),
     ):
         if amiss:
             raise InputError(f"index {path}: {what}; build the index again")

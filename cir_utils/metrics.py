@@ -147,8 +147,10 @@ def _check_ranking(
 
 
 def plain_id(image: ImageId) -> ImageId:
-    """The image that an id means: digits in text are their number, so that `"000012"` is 12."""
-    return int(image) if isinstance(image, str) and image.isascii() and image.isdigit() else image
+    """The image that an id means: digits in text are their number, so that `"000012"` is 12. (Python reads no
+    number of thousands of digits, and no image has one.)"""
+    digits = isinstance(image, str) and len(image) < 100 and image.isascii() and image.isdigit()
+    return int(image) if digits else image
 
 
 def _form(integer_ids: bool) -> str:

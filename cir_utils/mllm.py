@@ -641,16 +641,17 @@ def _load(folder: Path, dtype: torch.dtype | None, spread: bool = False) -> tupl
     if not sys.stderr.isatty():
         hf_logging.disable_progress_bar()
     try:
-        processor = AutoProcessor.from_pretrained(folder, local_files_only=True)
+        processor = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         with contextlib.suppress(ImportError, ValueError, OSError):
             processor.image_processor = AutoImageProcessor.from_pretrained(
-                folder, backend="pil", local_files_only=True
+                folder, backend="pil", local_files_only=True, trust_remote_code=False
             )
         loader: Any = AutoModelForImageTextToText
         model, report = loader.from_pretrained(
             folder,
             dtype=dtype or "auto",
             local_files_only=True,
+            trust_remote_code=False,  # left open, transformers would ask on the terminal
             use_safetensors=True,
             output_loading_info=True,
             **({"device_map": "auto"} if spread else {}),

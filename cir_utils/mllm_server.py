@@ -48,7 +48,8 @@ from PIL import Image
 from pydantic import SecretStr
 
 from cir_utils.errors import InputError
-from cir_utils.images import load_image
+from cir_utils.files import whole_unicode
+from cir_utils.images import FORMATS, load_image
 from cir_utils.mllm import TRUTH_TOKENS, UNCLEAR, Answer, Request, Unanswered, Verdict, VerifyItem
 from cir_utils.schemas import TRUTH_WORDS, parse_truth
 
@@ -63,6 +64,8 @@ READ_PAUSE = 0.5
 #: A reply above this many bytes is broken off.
 MAX_REPLY_BYTES = 4_000_000
 TOP_LOGPROBS = 20
+#: A count of tokens from this on is none.
+MOST_TOKENS = 1 << 40
 #: Requests handed over at a time, for each one in flight.
 BLOCK_TURNS = 16
 #: Fields that a server may refuse, and the words of its message that mean them.
@@ -131,6 +134,10 @@ class _Unreadable(Exception):
 
 class _TooLarge(Exception):
     """A reply above ``MAX_REPLY_BYTES``."""
+
+
+class _Encoded(Exception):
+    """A reply in a content encoding: a few bytes may unfold into any number."""
 
 
 class ServerMLLM:
@@ -209,11 +216,11 @@ class ServerMLLM:
             async with self._client(retries=0, timeout=timeout) as client:
                 async with asyncio.timeout(timeout):
                     raw = await client.models.with_raw_response.list()
-            return [str(entry["id"]) for entry in json.loads(raw.content)["data"]]
+            return [_short(self._clean(str(entry["id"]))) for entry in json.loads(raw.content)["data"]]
 
         try:
             return _run(look())
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise InputError(
                 f"{self._where} does not list models; check that {_url_variable()} is the base URL (it "
                 "usually ends in /v1)"
@@ -364,12 +371,14 @@ class ServerMLLM:
             usage = data.get("usage") or {}
             read, written = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
             logprobs = _logprobs(choices[0].get("logprobs"))
+            if not 0 <= read < MOST_TOKENS or not 0 <= written < MOST_TOKENS:
+                raise ValueError
             if not isinstance(text, str) or not isinstance(declined, str):
                 raise TypeError
-        except (KeyError, TypeError, AttributeError, ValueError):
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
             raise _Unreadable("a choice that is not a chat message") from None
         if isinstance(data.get("model"), str):
-            self.served.add(self._clean(data["model"]))
+            self.served.add(_short(self._clean(data["model"])))
         if declined or finish == "content_filter":
             return _Reply(self._clean(declined or text), "refusal", read, written, [])
         return _Reply(self._clean(text), "length" if finish == "length" else "stop", read, written, logprobs)
@@ -399,18 +408,22 @@ class ServerMLLM:
     def _clean(self, text: str) -> str:
         """A server's text without the key, should it repeat it."""
         key = self.settings.key.get_secret_value()
+        text = whole_unicode(text)
         return text.replace(key, "***") if len(key) >= 6 else text
 
     def _failure(self, error: Exception, request: Request | None = None) -> InputError:
         """One line about what went wrong and how to mend it."""
         openai = _openai()
-        said = self._clean(_reason(error))
+        said = _short(self._clean(_reason(error)))
         again = "answers already had are kept: run again"
         if isinstance(error, _Unreadable):
             what, mend = f"gave {said}, {READ_TRIES} times", f"look at the server's log; {again}"
         elif isinstance(error, _TooLarge) or isinstance(error.__cause__, _TooLarge):
             what = f"gave a reply of more than {MAX_REPLY_BYTES:,} bytes"
             mend = f"look at the server's log; {again}"
+        elif isinstance(error, _Encoded) or isinstance(error.__cause__, _Encoded):
+            what = "gave an encoded reply, which was not asked for"
+            mend = f"switch compression off in the server, or in what stands before it; {again}"
         elif isinstance(error, TimeoutError | openai.APITimeoutError):
             what = "did not answer in time"
             mend = f"raise CIR_SERVER_TIMEOUT or lower CIR_SERVER_CONCURRENCY; {again}"
@@ -425,7 +438,7 @@ class ServerMLLM:
             if error.status_code < 500 and request is not None and request.images:
                 mend += f"; asked with {', '.join(path.name for path in request.images)}"
         elif isinstance(error, openai.APIConnectionError):
-            reason = self._clean(str(error.__cause__ or error))
+            reason = _short(self._clean(str(error.__cause__ or error)))
             what = f"gave no reply ({reason})"
             mend = f"start the server, or mend {_url_variable()}; {again}"
         else:
@@ -493,7 +506,7 @@ def picture_url(path: Path) -> str:
 def _picture_url(path: Path, size: int, modified: int) -> str:
     pixels = load_image(path)
     data = path.read_bytes()
-    with Image.open(io.BytesIO(data)) as image:
+    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         plain = (
             image.format in PLAIN_FORMATS
             and image.mode in ("RGB", "L")
@@ -564,7 +577,9 @@ def _run(work: Coroutine[Any, Any, Found]) -> Found:
 
 
 async def _bound(response: Any) -> None:
-    """Let no reply grow beyond ``MAX_REPLY_BYTES``, whatever its length field says."""
+    """Let no reply grow beyond ``MAX_REPLY_BYTES``, whatever its length field says, and none unfold."""
+    if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise _Encoded
     response.stream = _bounded()(response.stream)
 
 
@@ -591,12 +606,17 @@ def _bounded() -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """What the server says, or the exception: one line of at most 300 characters."""
+    """What the server says, or the exception: one line, of any length."""
     body = getattr(error, "body", None)
     while isinstance(body, dict):
         body = next((body[name] for name in ("error", "message", "detail") if body.get(name)), str(body))
     text = body if isinstance(body, str) and body else str(body or error)
-    return " ".join(text.split())[:300]
+    return " ".join(text.split())
+
+
+def _short(text: str) -> str:
+    """At most 300 characters. A key goes out first: cut in two, nobody would find it."""
+    return text[:300]
 
 
 def _filtered(error: Any) -> bool:
@@ -610,6 +630,8 @@ def _logprobs(value: Any) -> list[list[tuple[str, float]]]:
     for position in (value or {}).get("content") or []:
         taken = (str(position["token"]), float(position["logprob"]))
         others = [(str(one["token"]), float(one["logprob"])) for one in position.get("top_logprobs") or []]
+        if any(math.isnan(logprob) for _, logprob in (taken, *others)):
+            raise ValueError("a probability that is no number")
         rows.append([taken, *(pair for pair in others if pair[0] != taken[0])])
     return rows
 

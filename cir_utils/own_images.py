@@ -16,6 +16,7 @@ from typing import Any
 
 from cir_utils.benchmarks import BENCHMARKS, EMPTY_TEXT, OWN, Benchmark, ImageId, Protocol, Query
 from cir_utils.errors import InputError
+from cir_utils.files import is_writable
 from cir_utils.layouts.common import EXTENSIONS
 from cir_utils.profiles import PACKAGE, choose, load_profile
 from cir_utils.workbench import Workbench, check_used, workbench_of
@@ -54,14 +55,21 @@ def folder_benchmark(folder: Path | str, limit: int | None = None) -> Benchmark:
     root = find_folder(folder)
     if limit is not None and limit < 1:
         raise InputError(f"limit {limit} is not valid: give a number of pictures, 1 or more")
-    found, others = [], Counter[str]()
-    for place, folders, names in os.walk(root):
+    found, others, linked, odd = [], Counter[str](), 0, 0
+
+    def unreadable(error: OSError) -> None:
+        raise InputError(f"folder {error.filename} cannot be read ({error.strerror}); check its permissions")
+
+    for place, folders, names in os.walk(root, onerror=unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        linked += sum(os.path.islink(os.path.join(place, name)) for name in folders)
         for name in names:
             ending = Path(name).suffix.lower()
             if name.startswith("."):
                 continue
-            if ending in EXTENSIONS:
+            if not is_writable(os.path.join(place, name)):
+                odd += 1
+            elif ending in EXTENSIONS:
                 found.append((Path(place) / name).relative_to(root).as_posix())
             else:
                 others[ending or "no extension"] += 1
@@ -76,6 +84,10 @@ def folder_benchmark(folder: Path | str, limit: int | None = None) -> Benchmark:
     if others:
         told = ", ".join(f"{count} {ending}" for ending, count in sorted(others.items()))
         notes.append(f"files that are no pictures of a known kind are left out: {told}")
+    if linked:
+        notes.append(f"links to folders are not followed: {linked}")
+    if odd:
+        notes.append(f"files whose names are not UTF-8 are left out: {odd}")
     if len(gallery) < len(found):
         notes.append(f"{len(gallery):,} of the folder's {len(found):,} pictures are used, at even distances")
     return Benchmark(

@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from PIL import Image
 from scipy.optimize import isotonic_regression
 
@@ -44,6 +45,8 @@ def figure_png(fig: Figure) -> bytes:
     of the size.
     """
     raw, small = io.BytesIO(), io.BytesIO()
+    for text in fig.findobj(Text):
+        text.set_parse_math(False)  # "$5 or $6" out of a query is no formula
     fig.savefig(raw, format="png", dpi=DPI)
     with Image.open(raw) as image:
         image.convert("RGB").quantize(COLOURS, kmeans=2, dither=Image.Dither.NONE).save(

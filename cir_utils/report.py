@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -69,7 +70,8 @@ def write_report(
     if benchmark is not None and any(run.rankings for run in runs):
         parts.append(_queries(benchmark, runs, queries))
     page = files("cir_utils").joinpath("report_page.html").read_text(encoding="utf-8")
-    write_atomic(Path(path), page.replace("{title}", _text(title)).replace("{body}", "\n".join(parts)))
+    filled = {"{title}": _text(title), "{body}": "\n".join(parts)}
+    write_atomic(Path(path), re.sub("{title}|{body}", lambda slot: filled[slot.group()], page))
     return Path(path)
 
 
@@ -229,5 +231,5 @@ def thumbnail_address(path: Path, side: int = THUMBNAIL) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _text(value: str) -> str:
-    return html.escape(value, quote=True)
+def _text(value: Any) -> str:
+    return html.escape(str(value), quote=True)

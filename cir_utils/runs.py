@@ -7,7 +7,9 @@ A run folder holds
 * ``metrics.json``: the metrics and their values query by query;
 * ``rankings.parquet``: for every query (``query_id``) all gallery ids, best first (``image_ids``; without
   the reference where the protocol removes it); for CIRR also the ranked subset (``subset_ids``);
-* ``traces.jsonl``: one line a query: what every agent said and what came first.
+* ``traces.jsonl``: one line a query: what every agent said and what came first;
+* ``SHA256SUMS``: the hashes of these four, checked when they are read (records without rankings and traces,
+  as in ``results/``, have none).
 
 The folder appears whole or not at all.
 """
@@ -29,19 +31,20 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cir_utils import __version__, compare
 from cir_utils.benchmarks import BENCHMARKS, OWN, Benchmark, Family, ImageId, Query
 from cir_utils.device import peak_bytes
 from cir_utils.errors import InputError
 from cir_utils.evaluation import KS, query_values, score_rankings
-from cir_utils.files import read_json
+from cir_utils.files import MANIFEST, is_there, read_json, verify_manifest, write_manifest
 from cir_utils.layouts.fashioniq import CATEGORIES
 from cir_utils.methods import SettingValue, load_method
 from cir_utils.metrics import LazyRankings, Rankings, check_permutations, check_queries
@@ -160,6 +163,7 @@ class Run:
         with open(folder / TRACES, "w", encoding="utf-8") as stream:
             for trace in self.traces:
                 stream.write(json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
+        write_manifest(folder, (RECORD, METRICS, RANKINGS, TRACES))
 
     def _write_rankings(self, path: Path) -> None:
         """The rankings in as many row groups as keep little in memory: one, but for the largest galleries."""
@@ -346,23 +350,37 @@ def save_folder(
 def load_run(folder: Path | str, *, whole: bool = False) -> Run:
     """Read a run folder; ``whole`` also reads rankings and traces.
 
-    Raises :class:`InputError` when it is no run folder, or one of another format.
+    Raises :class:`InputError` when it is no run folder, one of another format, or damaged: where the folder
+    has hashes, any changed byte is found, and where not, what no run could have written.
     """
     folder = Path(folder)
-    if not (folder / RECORD).is_file():
+    again = "run the method again"
+    if not is_there(folder / RECORD):
         raise InputError(
             f"{folder} is not a run folder: it has no {RECORD}; give a folder that `cir run` wrote"
         )
-    record, kept = read_json(folder / RECORD, "run record"), read_json(folder / METRICS, "metrics file")
+    if is_there(folder / MANIFEST):
+        verify_manifest(folder, again, only=None if whole else (RECORD, METRICS))
+    record, table = read_json(folder / RECORD, "run record"), read_json(folder / METRICS, "metrics file")
     if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise InputError(f"run record {folder / RECORD} has not the format {FORMAT}; run the method again")
+        raise InputError(f"run record {folder / RECORD} has not the format {FORMAT}; {again}")
+    _checked(_Record, record, f"run record {folder / RECORD}")
+    kept = _checked(_Metrics, table, f"metrics file {folder / METRICS}")
+    if record["benchmark"] not in (*BENCHMARKS, OWN):
+        raise InputError(
+            f"run record {folder / RECORD} is of the benchmark {record['benchmark']!r}, which this "
+            f"installation does not know; it knows {', '.join(BENCHMARKS)}"
+        )
     rankings: Rankings = {}
     subsets: dict[str, list[ImageId]] = {}
     traces: list[dict[str, Any]] = []
     try:
         if whole:
+            missing = [name for name in (RANKINGS, TRACES) if not (folder / name).is_file()]
+            if missing:
+                raise ValueError(f"it lacks {', '.join(missing)}")
             table = pq.read_table(folder / RANKINGS)
-            names = table["query_id"].to_pylist()
+            names = _check_rankings(table, kept.queries)
             rankings = LazyRankings(
                 {name: row.as_py for name, row in zip(names, table["image_ids"], strict=True)}
             )
@@ -370,20 +388,113 @@ def load_run(folder: Path | str, *, whole: bool = False) -> Run:
                 subsets = dict(zip(names, table["subset_ids"].to_pylist(), strict=True))
             with open(folder / TRACES, encoding="utf-8") as stream:
                 traces = [json.loads(line) for line in stream]
-        return Run(
-            record=record,
-            queries=tuple(kept["queries"]),
-            metrics=kept["metrics"],
-            per_query={
-                name: np.array(values, dtype=np.float64) for name, values in kept["per_query"].items()
-            },
-            rankings=rankings,
-            traces=traces,
-            subsets=subsets,
-            categories=tuple(kept.get("categories", ())),
+            if not all(isinstance(trace, dict) and isinstance(trace.get("query"), str) for trace in traces):
+                raise ValueError(f"{TRACES} has a line that is not about a query")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
+        raise InputError(f"run folder {folder} is damaged ({error}); {again}") from None
+    return Run(
+        record=record,
+        queries=tuple(kept.queries),
+        metrics=dict(kept.metrics),
+        per_query={name: np.array(values, dtype=np.float64) for name, values in kept.per_query.items()},
+        rankings=rankings,
+        traces=traces,
+        subsets=subsets,
+        categories=tuple(kept.categories),
+    )
+
+
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Cost(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    mllm_calls: Count
+    cached_calls: Count
+    prompt_tokens: Count
+    completion_tokens: Count
+    parse_failures: Count
+    seconds: Number
+
+
+class _Record(BaseModel):
+    """What is read of ``run.json``, here and by those that compare runs; it holds more."""
+
+    model_config = ConfigDict(strict=True)
+
+    method: str
+    label: str | None
+    benchmark: str
+    split: str
+    profile: str
+    settings: dict[str, SettingValue]
+    overrides: dict[str, SettingValue]
+    settings_source: str
+    setting_sources: dict[str, str]
+    protocol: dict[str, Any]
+    cost: _Cost
+    counts: dict[str, Count]
+    notes: list[str]
+    caches: list[str]
+    stages: dict[str, Number]
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    inputs: dict[str, Any]
+    device: str
+    started: str
+
+
+class _Metrics(BaseModel):
+    """``metrics.json``."""
+
+    model_config = ConfigDict(strict=True)
+
+    metrics: dict[str, Fraction]
+    queries: list[str]
+    categories: list[str] = []
+    per_query: dict[str, list[Fraction]]
+
+    @model_validator(mode="after")
+    def _one_a_query(self) -> _Metrics:
+        if bool(self.metrics) != bool(self.per_query):
+            raise ValueError("metrics and per_query belong together: expected both, or neither")
+        if len(set(self.queries)) < len(self.queries):
+            raise ValueError("a query occurs twice")
+        lengths = {len(self.categories) or len(self.queries), *map(len, self.per_query.values())}
+        if lengths != {len(self.queries)}:
+            raise ValueError(f"lists differ in length: expected {len(self.queries)} values, one a query")
+        return self
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _checked(model: type[Model], value: Any, where: str) -> Model:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field_name = ".".join(map(str, first["loc"])) or "content"
+        raise InputError(f"{where}: {field_name}: {first['msg']}; run the method again") from None
+
+
+def _check_rankings(table: pa.Table, queries: Sequence[str]) -> list[str]:
+    """The query ids of ``rankings.parquet``; ``ValueError`` where they are not ``queries``, or their lists no
+    lists of ids."""
+    names = table["query_id"].to_pylist()
+    if names != list(queries):
+        raise ValueError(f"{RANKINGS} has other queries than {METRICS}")
+    for name in ("image_ids", *({"subset_ids"} & set(table.column_names))):
+        column = table[name]
+        of_ids = pa.types.is_list(column.type) and (
+            pa.types.is_integer(column.type.value_type) or pa.types.is_string(column.type.value_type)
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
-        raise InputError(f"run folder {folder} is damaged ({error}); run the method again") from None
+        if not of_ids or column.null_count or any(part.values.null_count for part in column.chunks):
+            raise ValueError(f"{name} of {RANKINGS} are not lists of ids")
+    return names
 
 
 def find_runs(folder: Path | str) -> list[Path]:

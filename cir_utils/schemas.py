@@ -22,14 +22,22 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import json_repair
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
+from cir_utils.files import whole_unicode
+
 Kind = Literal["good", "repaired", "off-format", "cut", "refusal", "empty", "echo"]
 KINDS: tuple[Kind, ...] = ("good", "repaired", "off-format", "cut", "refusal", "empty", "echo")
 USABLE: tuple[Kind, ...] = ("good", "repaired")
+#: Longest answer that is read, in characters; the longest token limits give a tenth of it.
+LONGEST_ANSWER = 100_000
+#: What of an answer is looked at: its last objects, the ones inside them included; and what is mended of it:
+#: texts of this many characters, nested this deep. Mending takes time that grows with the square of both.
+CANDIDATES, MENDED_BLOCKS, MENDED_CHARS, MENDED_DEPTH = 200, 10, 10_000, 30
 
 
 class Answered(BaseModel):
@@ -54,13 +62,13 @@ class Answered(BaseModel):
     @classmethod
     def _lenient_values(cls, value: Any, info: ValidationInfo) -> Any:
         if not _is_lenient(info):
-            return value
+            return _written(value)
         wanted = cls.model_fields[info.field_name or ""].annotation
         if wanted is str and isinstance(value, list) and all(isinstance(part, str) for part in value):
-            return "; ".join(value)
+            return _written("; ".join(value))
         if wanted == list[str]:
-            return _as_texts(value)
-        return value
+            return _written(_as_texts(value))
+        return _written(value)
 
 
 class SelectiveCoT(Answered):
@@ -221,6 +229,8 @@ def parse_json(
         if finish_reason == "length" and text.strip():
             return Parsed(None, "cut", "the answer stops inside its thinking")
         return Parsed(None, "empty", "no text")
+    if len(body) > LONGEST_ANSWER:
+        return Parsed(None, "off-format", TOO_LONG)
     if _echoes(body, prompt):
         return Parsed(None, "echo", "the answer repeats the prompt")
     whole = _load(body)
@@ -232,17 +242,21 @@ def parse_json(
             if whole in examples:
                 return Parsed(None, "echo", "the answer repeats the example of the prompt")
             return Parsed(value, "good")
-    blocks, open_end = _blocks(body)
+    blocks, open_end, depth = _blocks(body)
     if open_end and (finish_reason == "length" or not _closes(body)):
         return Parsed(None, "cut", "the JSON object is not closed: the answer stops before its end")
-    for candidates in (_strict_candidates(blocks), _mended_candidates(body, blocks)):
-        for candidate in candidates:
-            value, why = _validate(schema, candidate, lenient=True)
-            if value is not None:
-                if candidate in examples:
-                    return Parsed(None, "echo", "the answer repeats the example of the prompt")
-                return Parsed(value, "repaired", "tolerant reading")
-            problem = why
+    mended = _mended_candidates(body, blocks) if depth <= MENDED_DEPTH else iter(())
+    for candidates in (_strict_candidates(blocks), mended):
+        try:
+            for candidate in islice(candidates, CANDIDATES):
+                value, why = _validate(schema, candidate, lenient=True)
+                if value is not None:
+                    if candidate in examples:
+                        return Parsed(None, "echo", "the answer repeats the example of the prompt")
+                    return Parsed(value, "repaired", "tolerant reading")
+                problem = why
+        except RecursionError:
+            problem = "nested too deeply"
     if finish_reason == "length":
         return Parsed(None, "cut", "the answer reaches the token limit without an object")
     if _refuses(body):
@@ -259,6 +273,8 @@ def parse_text(text: str, finish_reason: str = "stop", prompt: str = "") -> Pars
     body = _without_thinking(text)
     if not body:
         return Parsed(None, "empty", "no text")
+    if len(body) > LONGEST_ANSWER:
+        return Parsed(None, "off-format", TOO_LONG)
     if _echoes(body, prompt):
         return Parsed(None, "echo", "the answer repeats the prompt")
     if len(body.split()) >= 5 and body in prompt.splitlines():  # where an example stands on its own line
@@ -305,6 +321,7 @@ def parse_truth(text: str | bool) -> bool | None:
 
 # --- how it is done -----------------------------------------------------------------------------------------
 
+TOO_LONG = f"more than {LONGEST_ANSWER:,} characters"
 _NOTHING = {"", "none", "n/a", "nothing", "null", "no", "-"}
 _REFUSALS = re.compile(
     r"^\W*(i('?m| am) (very |so )?sorry|sorry\b|i ?(can'?t|cannot|can not|won'?t)\b|"
@@ -342,6 +359,15 @@ def _as_texts(value: Any) -> Any:
     return kept
 
 
+def _written(value: Any) -> Any:
+    """A text, or a list of them, that can be written as UTF-8: a model's JSON may escape half a pair."""
+    if isinstance(value, str):
+        return whole_unicode(value)
+    if isinstance(value, list):
+        return [whole_unicode(part) if isinstance(part, str) else part for part in value]
+    return value
+
+
 def _text_of(value: str) -> str:
     text = " ".join(value.split())
     if not text:
@@ -368,16 +394,24 @@ def _load(text: str) -> Any:
 
 def _without_thinking(text: str) -> str:
     """The answer after a <think>…</think> block; nothing when that block is never closed."""
-    text = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL)
-    return text.split("<think>")[0].strip().lstrip("\ufeff")
+    kept, place = [], 0
+    while (start := text.find("<think>", place)) >= 0:
+        kept.append(text[place:start])
+        end = text.find("</think>", start)
+        if end < 0:
+            break
+        place = end + len("</think>")
+    else:
+        kept.append(text[place:])
+    return whole_unicode("".join(kept)).strip().lstrip("\ufeff")
 
 
-def _blocks(text: str) -> tuple[list[str], bool]:
-    """The complete top-level {…} and […] parts of a text in order, and whether one is left open at the end.
-    Brackets inside double-quoted strings do not count."""
+def _blocks(text: str) -> tuple[list[str], bool, int]:
+    """The complete top-level {…} and […] parts of a text in order, whether one is left open at the end, and
+    how deep brackets are nested. Brackets inside double-quoted strings do not count."""
     blocks: list[str] = []
     stack: list[str] = []
-    start = 0
+    start = depth = 0
     in_string = escaped = False
     for position, char in enumerate(text):
         if in_string:
@@ -391,13 +425,14 @@ def _blocks(text: str) -> tuple[list[str], bool]:
             if not stack:
                 start = position
             stack.append("}" if char == "{" else "]")
+            depth = max(depth, len(stack))
         elif stack and char == '"':
             in_string = True
         elif stack and char == stack[-1]:
             stack.pop()
             if not stack:
                 blocks.append(text[start : position + 1])
-    return blocks, bool(stack)
+    return blocks, bool(stack), depth
 
 
 def _closes(text: str) -> bool:
@@ -422,9 +457,12 @@ def _strict_candidates(blocks: list[str]) -> Iterator[Any]:
 
 
 def _mended_candidates(body: str, blocks: list[str]) -> Iterator[Any]:
-    """json-repair on complete blocks, last first, then on everything between the outermost brackets."""
+    """json-repair on the last complete blocks, last first, then on everything between the outermost
+    brackets."""
     span = re.search(r"[{\[].*[}\]]", body, re.DOTALL)
-    for block in [*reversed(blocks), *([span.group()] if span else [])]:
+    for block in [*reversed(blocks[-MENDED_BLOCKS:]), *([span.group()] if span else [])]:
+        if len(block) > MENDED_CHARS:
+            continue
         try:
             value = json_repair.loads(block)
         except (ValueError, RecursionError):
@@ -445,8 +483,8 @@ def _echoes(body: str, prompt: str) -> bool:
 
 
 def _unwrap(body: str) -> str:
-    fenced = re.fullmatch(r"```\w*\s*\n?(.*?)\n?```", body, re.DOTALL)
-    body = fenced.group(1).strip() if fenced else body
+    if len(body) >= 6 and body.startswith("```") and body.endswith("```"):
+        body = re.sub(r"\A\w*[ \t]*\n", "", body[3:-3]).strip()  # the language stands on a line of its own
     value = _load(body)
     if isinstance(value, dict) and len(value) == 1:
         value = next(iter(value.values()))

@@ -37,6 +37,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import BaseModel, NonNegativeInt, ValidationError
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -100,6 +101,14 @@ class MappedFeatures:
         return self.block(0, self.shape[0]).index_select(0, items)
 
 
+class _Stored(BaseModel):
+    """What a safetensors header says about a tensor."""
+
+    dtype: str
+    shape: list[NonNegativeInt]
+    data_offsets: tuple[NonNegativeInt, NonNegativeInt]
+
+
 def map_features(path: Path | str, name: str = "features") -> MappedFeatures:
     """The tensor `name` of a safetensors file, mapped. Raises `InputError` for a file that is none, a name
     that it does not hold, and a tensor that is not `(rows, D)` of floating-point numbers."""
@@ -111,7 +120,7 @@ def map_features(path: Path | str, name: str = "features") -> MappedFeatures:
             header = json.loads(stream.read(length)) if length < path.stat().st_size else None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); name a safetensors file") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
         raise InputError(f"{path}: expected a safetensors file; write features with safetensors.torch")
@@ -119,12 +128,18 @@ def map_features(path: Path | str, name: str = "features") -> MappedFeatures:
     if entry is None:
         have = ", ".join(key for key in sorted(header) if key != "__metadata__")
         raise InputError(f"{path}: no tensor {name!r} in it; it holds {have or 'nothing'}")
-    dtype, shape = _STORED.get(entry["dtype"]), tuple(entry["shape"])
+    try:
+        about = _Stored.model_validate(entry)
+    except ValidationError:
+        raise InputError(
+            f"{path}: {name!r} is not described as safetensors does it; write it again"
+        ) from None
+    dtype, shape, (start, end) = _STORED.get(about.dtype), about.shape, about.data_offsets
     if dtype is None or len(shape) != 2 or 0 in shape:
         raise InputError(
-            f"{path}: {name!r} is {entry['dtype']} {shape}, expected floating-point features (rows, D)"
+            f"{path}: {name!r} is {about.dtype} {tuple(shape)}, expected floating-point features (rows, D); "
+            "write them so"
         )
-    start, end = entry["data_offsets"]
     size = math.prod(shape) * dtype.itemsize
     if end - start != size or 8 + length + end > path.stat().st_size:
         raise InputError(f"{path}: shorter than its header says; copy it again")

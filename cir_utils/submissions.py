@@ -93,6 +93,14 @@ def validate_file(
     return verdict
 
 
+def refusal(path: Path | str, to: str, verdict: Verdict) -> str:
+    """One line about a file with ``verdict.errors``."""
+    return (
+        f"{path} is no valid file for {to}: {'; '.join(verdict.errors)}; mend these, or write the file with "
+        f"`cir submit RUN --to {to}`"
+    )
+
+
 def find_faults(table: Any, bench: Benchmark) -> Verdict:
     """Every rule of the server that ``table``, a server file's content, breaks; ``bench`` is the split that
     it is about."""
@@ -108,12 +116,13 @@ def find_faults(table: Any, bench: Benchmark) -> Verdict:
         version, metric = lists.pop("version", None), lists.pop("metric", None)
         if version != CIRR_VERSION:
             verdict.errors.append(f"'version' must be {CIRR_VERSION!r}, not {version!r:.40}")
-        if metric not in CIRR_METRICS:
+        known_metric = metric in list(CIRR_METRICS)  # of any type
+        if not known_metric:
             verdict.errors.append(f"'metric' must be 'recall' or 'recall_subset', not {metric!r:.40}")
         lengths = [len(ranking) for ranking in lists.values() if isinstance(ranking, list)]
         # Without a metric the length tells which file it was meant to be, so that the rest can be checked.
         subset = metric == "recall_subset" or (
-            metric not in CIRR_METRICS and max(lengths, default=0) <= CIRR_METRICS["recall_subset"]
+            not known_metric and max(lengths, default=0) <= CIRR_METRICS["recall_subset"]
         )
     queries = {query.id: query for query in bench.queries}
     missing = [query for query in queries if query not in lists]

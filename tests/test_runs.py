@@ -149,6 +149,7 @@ def test_a_folder_holds_the_run_and_reads_back(bench: Workbench, tmp_path: Path)
     done = run(bench, "xr")
     folder = done.save(tmp_path / "one")
     assert sorted(path.name for path in folder.iterdir()) == [
+        "SHA256SUMS",
         "metrics.json",
         "rankings.parquet",
         "run.json",

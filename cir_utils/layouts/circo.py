@@ -12,9 +12,10 @@ from typing import Any
 
 from cir_utils.benchmarks import BENCHMARKS, EMPTY_TEXT, Benchmark, ImageId, Options, Protocol, Query
 from cir_utils.errors import InputError
-from cir_utils.files import read_json
+from cir_utils.files import is_there, read_json
 from cir_utils.layouts.common import (
     by_stem,
+    check_text,
     check_unique,
     empty_note,
     file_names,
@@ -116,8 +117,7 @@ def _query(row: Any, where: str, need_answers: bool, options: Options, mend: str
                 f"{where}: the field {key!r} must be a whole number, not {row[key]!r:.40}; {mend}"
             )
     for key in ("relative_caption", "shared_concept"):
-        if not isinstance(row[key], str):
-            raise InputError(f"{where}: the field {key!r} must be a text, not {row[key]!r:.40}; {mend}")
+        check_text(row[key], key, where, mend)
     reference, targets, target = row["reference_img_id"], row.get("gt_img_ids", []), row.get("target_img_id")
     if answers:
         if not isinstance(targets, list) or not targets or not all(is_whole(image) for image in targets):
@@ -161,7 +161,7 @@ def _gallery(
     image folder do, when images are needed; else the gallery is unknown.
     """
     listing, folder = root / IMAGE_LIST, root / IMAGES
-    if listing.is_file():
+    if is_there(listing):
         table = read_json(listing, "image list")
         rows = table.get("images") if isinstance(table, dict) else None
         if not isinstance(rows, list) or not rows:
@@ -175,7 +175,7 @@ def _gallery(
                 raise InputError(f"image list {listing}: id {image} occurs twice; {mend}")
             ids.add(image)
         return tuple(sorted(ids)), f"image list {IMAGE_LIST.name}", ()
-    if split == LAPTOP_SPLIT and (root / LAPTOP_LIST).is_file():
+    if split == LAPTOP_SPLIT and is_there(root / LAPTOP_LIST):
         return _laptop_set(root / LAPTOP_LIST)
     if not need_images:
         return (

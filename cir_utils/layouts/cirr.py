@@ -13,8 +13,9 @@ from typing import Any
 
 from cir_utils.benchmarks import BENCHMARKS, EMPTY_TEXT, Benchmark, ImageId, Options, Protocol, Query
 from cir_utils.errors import InputError
-from cir_utils.files import read_json
+from cir_utils.files import is_there, read_json
 from cir_utils.layouts.common import (
+    check_text,
     check_unique,
     empty_note,
     find_pictures,
@@ -107,7 +108,7 @@ def _places(listing: Path, mend: str) -> dict[ImageId, PurePosixPath]:
 
     The split file alone is the gallery: not every target is somebody's reference.
     """
-    if not listing.is_file():
+    if not is_there(listing):
         raise InputError(f"image list {listing} does not exist: {mend}")
     table = read_json(listing, "image list")
     if not isinstance(table, dict) or not table:
@@ -131,8 +132,7 @@ def _query(row: Any, where: str, need_answers: bool, known: Mapping[ImageId, Any
         raise InputError(
             f"{where}: the field 'pairid' must be a whole number, not {row['pairid']!r:.40}; {mend}"
         )
-    if not isinstance(row["caption"], str):
-        raise InputError(f"{where}: the field 'caption' must be a text, not {row['caption']!r:.40}; {mend}")
+    check_text(row["caption"], "caption", where, mend)
     members = row["img_set"].get("members") if isinstance(row["img_set"], dict) else None
     if (
         not isinstance(members, list)

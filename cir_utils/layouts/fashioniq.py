@@ -12,8 +12,16 @@ from typing import Any
 
 from cir_utils.benchmarks import BENCHMARKS, EMPTY_TEXT, Benchmark, ImageId, Options, Protocol, Query
 from cir_utils.errors import InputError
-from cir_utils.files import read_json
-from cir_utils.layouts.common import empty_note, find_pictures, is_name, read_rows, require, without_missing
+from cir_utils.files import is_there, read_json
+from cir_utils.layouts.common import (
+    check_text,
+    empty_note,
+    find_pictures,
+    is_name,
+    read_rows,
+    require,
+    without_missing,
+)
 
 CATEGORIES = ("dress", "shirt", "toptee")
 #: What is stripped from the ends of a caption before the two are joined, as in SEARLE and CIReVL.
@@ -122,7 +130,7 @@ def join_captions(captions: tuple[str, str]) -> str:
 
 def _gallery(listing: Path, mend: str) -> tuple[ImageId, ...]:
     """The names of one category's split file, in its order."""
-    if not listing.is_file():
+    if not is_there(listing):
         raise InputError(f"image list {listing} does not exist: {mend}")
     names = read_json(listing, "image list")
     if not isinstance(names, list) or not names:
@@ -149,6 +157,8 @@ def _query(
         or not all(isinstance(text, str) for text in captions)
     ):
         raise InputError(f"{where}: the field 'captions' must be a list of two texts; {mend}")
+    for caption in captions:
+        check_text(caption, "captions", where, mend)
     for key in ("candidate", "target"):
         if not isinstance(row[key], str) or row[key] not in known:
             raise InputError(
