@@ -30,7 +30,7 @@ from safetensors import SafetensorError, safe_open
 
 from cir_utils import __version__
 from cir_utils.errors import InputError
-from cir_utils.files import open_atomic, sha256_file, sha256_text
+from cir_utils.files import open_atomic, record_hash, sha256_file, sha256_text
 from cir_utils.response_cache import (
     ANSWERS,
     KEY_BYTES,
@@ -317,7 +317,7 @@ def _check_version(connection: sqlite3.Connection) -> None:
 def _entry_fault(entry: Entry) -> str:
     if type(entry.key) is not bytes or len(entry.key) != KEY_BYTES:
         return f"its key has not {KEY_BYTES} bytes"
-    return row_fault(entry.row)
+    return row_fault(entry.row) or ("" if entry.sound else "its checksum is not that of its content")
 
 
 def _hex(key: Any) -> str:
@@ -562,6 +562,8 @@ def _look(place: Path, stem: str, about: dict[str, Any], whole: bool) -> _Shard:
             return _Shard(name, kind, [], size, "it has no record beside it", LEFT_OVER)
         name, mend = manifest.name, AGAIN
         record = json.loads(manifest.read_text(encoding="utf-8"))
+        if record.get("record_sha256", record_hash(record)) != record_hash(record):
+            raise ValueError("it was changed")
         listed = record["content"]
         if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
             raise ValueError("it does not list what the shard holds")

@@ -67,6 +67,12 @@ def sha256_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def record_hash(record: dict[str, Any]) -> str:
+    """The SHA-256 of a record as JSON, without its field ``record_sha256``, which keeps it."""
+    rest = {name: value for name, value in record.items() if name != "record_sha256"}
+    return sha256_text(json.dumps(rest, ensure_ascii=False, sort_keys=True))
+
+
 def read_json(path: Path | str, what: str = "file") -> Any:
     """Read a UTF-8 JSON file (a byte-order mark is tolerated); repeated keys are an error, as they hide
     entries.

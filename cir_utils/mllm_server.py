@@ -62,6 +62,8 @@ READ_TRIES = 3
 READ_PAUSE = 0.5
 #: A reply above this many bytes is broken off.
 MAX_REPLY_BYTES = 4_000_000
+#: A number of tokens above this is no count of one request.
+MAX_TOKENS = 100_000_000
 TOP_LOGPROBS = 20
 #: Requests handed over at a time, for each one in flight.
 BLOCK_TURNS = 16
@@ -362,11 +364,11 @@ class ServerMLLM:
             declined = message.get("refusal") or ""
             text = message.get("content") or ""
             usage = data.get("usage") or {}
-            read, written = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
+            read, written = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
             logprobs = _logprobs(choices[0].get("logprobs"))
             if not isinstance(text, str) or not isinstance(declined, str):
                 raise TypeError
-        except (KeyError, TypeError, AttributeError, ValueError):
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
             raise _Unreadable("a choice that is not a chat message") from None
         if isinstance(data.get("model"), str):
             self.served.add(self._clean(data["model"]))
@@ -397,8 +399,10 @@ class ServerMLLM:
         return f"server {self.settings.url} (model {self.model})"
 
     def _clean(self, text: str) -> str:
-        """A server's text without the key, should it repeat it."""
+        """A server's text without the key, should it repeat it; halves of surrogate pairs, which no file can
+        hold, become question marks."""
         key = self.settings.key.get_secret_value()
+        text = text.encode("utf-8", "replace").decode("utf-8")
         return text.replace(key, "***") if len(key) >= 6 else text
 
     def _failure(self, error: Exception, request: Request | None = None) -> InputError:
@@ -564,7 +568,10 @@ def _run(work: Coroutine[Any, Any, Found]) -> Found:
 
 
 async def _bound(response: Any) -> None:
-    """Let no reply grow beyond ``MAX_REPLY_BYTES``, whatever its length field says."""
+    """Let no reply grow beyond ``MAX_REPLY_BYTES``, whatever its length field says. One that is compressed,
+    though nobody asked for that, is not unpacked: it could grow a thousandfold."""
+    if "content-encoding" in response.headers:
+        del response.headers["content-encoding"]
     response.stream = _bounded()(response.stream)
 
 
@@ -605,12 +612,21 @@ def _filtered(error: Any) -> bool:
     return code in ("content_filter", "content_policy_violation") or "content management" in _reason(error)
 
 
+def _count(value: Any) -> int:
+    """A number of tokens as a server states it; 0 (not counted) for what can be none."""
+    count = int(value or 0)
+    return count if 0 <= count <= MAX_TOKENS else 0
+
+
 def _logprobs(value: Any) -> list[list[tuple[str, float]]]:
     rows = []
     for position in (value or {}).get("content") or []:
         taken = (str(position["token"]), float(position["logprob"]))
         others = [(str(one["token"]), float(one["logprob"])) for one in position.get("top_logprobs") or []]
-        rows.append([taken, *(pair for pair in others if pair[0] != taken[0])])
+        row = [taken, *(pair for pair in others if pair[0] != taken[0])]
+        if any(math.isnan(logprob) for _, logprob in row):
+            raise ValueError("a probability that is no number")
+        rows.append(row)
     return rows
 
 
