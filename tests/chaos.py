@@ -5,10 +5,10 @@ many batches, and into writing as well as computing. Before it computes a batch 
 the moment, what kind of batch, and a name for every item. A batch is computed after the one before it was
 stored, so the last line of a killed process names all that may have been in flight.
 
-:func:`attempt` starts such a process and may kill it. The processes are forked from a server that has imported
-everything, as that takes seconds and a run takes few. What else befalls them is a function that they call
-first: :func:`read_only`, :func:`jumping_clock`; or another process function: :func:`grow`. Workers of other
-engines fit in the same way, as a process function.
+:func:`attempt` starts such a process and may kill it. The processes are forked from a server that has
+imported everything, as that takes seconds and a run takes few. What else befalls them is a function that they
+call first: :func:`read_only`, :func:`jumping_clock`; or another process function: :func:`grow`. Workers of
+other engines fit in the same way, as a process function.
 """
 
 from __future__ import annotations

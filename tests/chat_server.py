@@ -24,9 +24,10 @@ class ChatServer(ThreadingHTTPServer):
     ``html``, ``cut-json``, ``break`` (off), ``huge``, ``choices:N``, ``length``, ``filter``, ``refusal``,
     ``policy``, ``bare`` (no usage); and lies: ``tokens`` (counts that can be none), ``nan`` (probabilities
     that are no numbers), ``bomb`` (a compressed reply of 1 GB), ``half`` (half of a surrogate pair at the end
-    of the text), ``stranger`` (another model's name). ``answer`` gives the text for a prompt (``look``, where set, for a whole
-    body), ``logprobs`` its tokens (None: not offered), ``refuse`` maps a field to the message of a 400.
-    ``log`` holds (time, body) of every request, ``headers`` their headers, ``busy`` the most in flight.
+    of the text), ``stranger`` (another model's name). ``answer`` gives the text for a prompt (``look``, where
+    set, for a whole body), ``logprobs`` its tokens (None: not offered), ``refuse`` maps a field to the
+    message of a 400. ``log`` holds (time, body) of every request, ``headers`` their headers, ``busy`` the
+    most in flight.
     """
 
     daemon_threads = True

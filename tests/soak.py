@@ -1,7 +1,7 @@
 """A process that asks a faulty server for days: in compressed form, as pauses are short.
 
-:func:`serve` is the server: it gives about one bad reply in ten, and every so often it is gone and comes back.
-:func:`soak` is the process that is watched: it runs `cir run` again and again, each time on new queries, and
+:func:`serve` is the server: it gives about one bad reply in ten, and every so often it is gone and comes
+back. :func:`soak` is the process that is watched: it runs `cir run` again and again, each time on new queries, and
 again after a run that failed. Both are process functions (``chaos.started``)."""
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ FAULTS = {
 LIFE, AWAY = (500, 1500), 0.2
 SECONDS = 6.0
 METHODS = ("sdr-cir", "xr")
+OVERRIDES: dict[str, dict[str, int]] = {"sdr-cir": {}, "xr": {"k_prime": 6}}
 
 
 class Dice(list[str]):
@@ -115,10 +116,12 @@ def soak(url: str, world: Path, clip: Path, place: Path, queries: int, block: in
     runs = queries // block
     for number in range(runs):
         write_queries(world, number * block, block)
-        arguments = ["run", METHODS[number % len(METHODS)], "-b", "mini-circo", "--root", str(world)]
+        method = METHODS[number % len(METHODS)]
+        arguments = ["run", method, "-b", "mini-circo", "--root", str(world)]
         arguments += ["--split", "val", "--encoder", f"local-dir:{clip}", "--mllm", "server:m"]
         arguments += ["--device", "cpu", "--cache", str(place / "cache"), "--out", str(place / str(number))]
-        arguments += ["--set", "k_prime=6"] if METHODS[number % len(METHODS)] == "xr" else []
+        for name, value in OVERRIDES[method].items():
+            arguments += ["--set", f"{name}={value}"]
         while True:
             said, told = io.StringIO(), io.StringIO()
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(told):

@@ -23,11 +23,12 @@ if not Path("/proc/self/status").is_file():
     pytest.skip("what a process holds is read from /proc", allow_module_level=True)
 
 from chaos import started  # noqa: E402
-from small_world import SETTINGS, Oracle, open_bench, write_world  # noqa: E402
-from soak import METHODS, serve, soak, write_queries  # noqa: E402
+from small_world import Oracle, open_bench, write_world  # noqa: E402
+from soak import METHODS, OVERRIDES, serve, soak, write_queries  # noqa: E402
 
 from cir_utils.agents import Agents  # noqa: E402
 from cir_utils.methods import resolve_settings  # noqa: E402
+from cir_utils.profiles import load_profile  # noqa: E402
 from cir_utils.response_cache import ResponseCache  # noqa: E402
 from cir_utils.runs import load_run, run_method  # noqa: E402
 
@@ -61,12 +62,13 @@ def test_a_faulty_server_changes_no_ranking_and_leaks_nothing(tiny_clip: Path, t
 
     wrong = lost = miscounted = 0
     plain = ResponseCache(tmp_path / "plain.sqlite")
+    settings = load_profile("mini").benchmark("mini-circo").settings
     for number in range(QUERIES // BLOCK):
         write_queries(world, number * BLOCK, BLOCK)
         method = METHODS[number % len(METHODS)]
         bench = open_bench(world, tiny_clip, tmp_path / "cache")
         bench.agents = Agents(Oracle().mllm(), plain, "mini")
-        expected = run_method(bench, method, resolve_settings(method, SETTINGS, {"k_prime": 6}))
+        expected = run_method(bench, method, resolve_settings(method, settings, OVERRIDES[method]))
         found = load_run(place / str(number), whole=True)
         lost += len(set(expected.queries) - set(found.queries))
         wrong += sum(found.rankings[query] != expected.rankings[query] for query in expected.queries)
