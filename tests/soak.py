@@ -1,8 +1,8 @@
 """A process that asks a faulty server for days: in compressed form, as pauses are short.
 
 :func:`serve` is the server: it gives about one bad reply in ten, and every so often it is gone and comes
-back. :func:`soak` is the process that is watched: it runs `cir run` again and again, each time on new queries, and
-again after a run that failed. Both are process functions (``chaos.started``)."""
+back. :func:`soak` is the process that is watched: it runs `cir run` again and again, each time on new
+queries, and again after a run that failed. Both are process functions (``chaos.started``)."""
 
 from __future__ import annotations
 

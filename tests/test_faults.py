@@ -202,17 +202,6 @@ def test_rows_from_before_checksums_are_used(place: Place, tmp_path: Path) -> No
 # --- servers ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("openai", reason="the server extra is not installed")
-    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
-    monkeypatch.setattr(mllm_server, "READ_PAUSE", 0.01)
-    for name in ("KEY", "CONCURRENCY", "TIMEOUT", "PRICES"):
-        monkeypatch.delenv(f"CIR_SERVER_{name}", raising=False)
-    monkeypatch.setenv("CIR_SERVER_NAME", "here")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 @dataclass
 class Served:
     """Runs of X^R on the small world with a model behind a server."""
@@ -233,31 +222,55 @@ class Served:
             return sum(responses.counts().values())
 
 
-@pytest.fixture
-def served(
-    place: Place, fast: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str], contextlib.AbstractContextManager[Served]]]:
+Serve = Callable[..., contextlib.AbstractContextManager[Served]]
+
+
+def serve_for(place: Place, folder: Path, patch: pytest.MonkeyPatch) -> Serve:
+    """Servers whose clients pause briefly; each has a cache of its name below ``folder``."""
+    patch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    patch.setattr(mllm_server, "READ_PAUSE", 0.01)
+    for name in ("KEY", "CONCURRENCY", "TIMEOUT", "PRICES"):
+        patch.delenv(f"CIR_SERVER_{name}", raising=False)
+    patch.setenv("CIR_SERVER_NAME", "here")
+    patch.setenv("NO_PROXY", "127.0.0.1")
+
     @contextlib.contextmanager
     def start(name: str, port: int = 0) -> Iterator[Served]:
         with chatting(port) as server:
             server.look = looker(place.world, Oracle())
-            monkeypatch.setenv("CIR_SERVER_URL", server.url)
-            shutil.copytree(place.cache / "features", tmp_path / name / "features", dirs_exist_ok=True)
-            yield Served(place, server, tmp_path / name)
+            patch.setenv("CIR_SERVER_URL", server.url)
+            shutil.copytree(place.cache / "features", folder / name / "features", dirs_exist_ok=True)
+            yield Served(place, server, folder / name)
 
-    yield start
+    return start
+
+
+@pytest.fixture
+def served(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
+    return serve_for(place, tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def honest(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, int]]:
+    """The run with a server without faults, and how many requests it takes."""
+    pytest.importorskip("openai", reason="the server extra is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        with serve_for(place, tmp_path_factory.mktemp("honest"), patch)("honest") as server:
+            run, requests = server.run(), len(server.server.log)
+            assert requests == server.rows() > 100
+    return run, requests
 
 
 LIES = ("tokens", "bare", "stranger", "nan", "bomb", "choices:0", "choices:2", "cut-json", "html", "huge")
 
 
 @pytest.mark.parametrize("order", LIES)
-def test_a_lying_server_is_asked_again_or_not_believed(served, order: str) -> None:
-    """Each lie in turn, two requests out of seven, at most twice in a row."""
-    with served("honest") as honest:
-        expected = honest.run()
-        requests = len(honest.server.log)
-        assert requests == honest.rows()
+def test_a_lying_server_is_asked_again_or_not_believed(
+    honest: tuple[Run, int], served: Serve, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """Each lie in turn, two replies out of seven."""
+    expected, requests = honest
+    monkeypatch.setenv("CIR_SERVER_CONCURRENCY", "1")  # else a request could meet three in a row
     with served("lying") as lying:
         lying.server.plan = [order if n % 7 in (2, 3) else "well" for n in range(requests)]
         found = lying.run()
@@ -276,7 +289,7 @@ def test_a_lying_server_is_asked_again_or_not_believed(served, order: str) -> No
             assert connection.execute("SELECT MIN(prompt_tokens) FROM answers").fetchone()[0] >= 0
 
 
-def test_half_a_surrogate_pair_can_be_kept(served) -> None:
+def test_half_a_surrogate_pair_can_be_kept(honest: tuple[Run, int], served: Serve) -> None:
     with served("half") as half:
         half.server.plan = ["half"] * 10
         half.run()
@@ -285,12 +298,10 @@ def test_half_a_surrogate_pair_can_be_kept(served) -> None:
         assert sum(text.endswith("?") for text in texts) == 10
 
 
-def test_a_server_that_restarts_in_mid_run_and_one_that_stays_away(served) -> None:
-    """It goes after every 40th request or so and comes back at once, which the run does not notice; then it
-    stays away, which is one line; the next run asks for the rest alone."""
-    with served("steady") as steady:
-        expected = steady.run()
-        requests = len(steady.server.log)
+def test_a_server_that_goes_and_one_that_restarts_in_mid_run(honest: tuple[Run, int], served: Serve) -> None:
+    """It goes and stays away, which is one line; the next run asks for the rest alone, and does not notice
+    that the server is another from some request on."""
+    expected, requests = honest
     with served("gone") as gone:
         port = gone.server.server_address[1]
         gone.server.plan = ["well"] * (requests // 2) + ["break"] * 1000
@@ -332,10 +343,12 @@ def test_a_server_that_restarts_in_mid_run_and_one_that_stays_away(served) -> No
         assert same(found, expected)
 
 
-def test_a_slow_server_changes_nothing(served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some replies come late, some in single bytes and never to an end; those are asked for again."""
-    with served("quick") as quick:
-        expected = quick.run()
+def test_a_slow_server_changes_nothing(
+    honest: tuple[Run, int], served: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All replies come late and some never, which are asked for again; a server that gives single bytes
+    without end is one line, and what came before is kept."""
+    expected, _ = honest
     monkeypatch.setenv("CIR_SERVER_TIMEOUT", "3")
     with served("slow") as slow:
         slow.server.pause = 0.02
