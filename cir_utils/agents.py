@@ -504,21 +504,13 @@ class Agents:
                 items.append((VerifyItem(images, prefix, tuple(new)), list(new.values())))
         with self._progress(agent, asked) as bar:
             for block in _blocks(items, getattr(self.mllm, "block", BLOCK_PAIRS)):
-                try:
-                    rows = self.mllm.verdicts([item for item, _ in block])
-                except Unanswered as error:
-                    flat = [key for _, keys in block for key in keys]
-                    came = {flat[place]: StoredVerdict(*verdict) for place, verdict in error.answers.items()}
-                    self.cache.put_verdicts(came, self.mllm.identifier)
-                    raise
-                found = {
-                    key: StoredVerdict(*verdict)
-                    for (_, keys), row in zip(block, rows, strict=True)
-                    for key, verdict in zip(keys, row, strict=True)
-                }
-                self.cache.put_verdicts(found, self.mllm.identifier)
-                known.update(found)
-                bar.update(len(found))
+                flat = [key for _, keys in block for key in keys]
+                with self.cache.alone(flat):
+                    there = self.cache.get_verdicts(flat)
+                    found = self._judged(_without(block, there))
+                asked -= len(there)
+                known.update(there | found)
+                bar.update(len(flat))
         spent = Cost(
             mllm_calls=len(triples),
             cached_calls=len(triples) - asked,
@@ -528,6 +520,20 @@ class Agents:
         self._spend(agent, spent)
         self.classes["unclear"] += sum(known[key].p_true == UNCLEAR for key in wanted)
         return [known[key].p_true for key in wanted]
+
+    def _judged(self, block: Sequence[tuple[VerifyItem, list[bytes]]]) -> dict[bytes, StoredVerdict]:
+        """The model's verdicts of a block, kept before anything else is asked."""
+        keys = [key for _, own in block for key in own]
+        try:
+            rows = self.mllm.verdicts([item for item, _ in block]) if block else []
+        except Unanswered as error:
+            came = {keys[place]: StoredVerdict(*verdict) for place, verdict in error.answers.items()}
+            self.cache.put_verdicts(came, self.mllm.identifier)
+            raise
+        verdicts = (StoredVerdict(*verdict) for row in rows for verdict in row)
+        found = dict(zip(keys, verdicts, strict=True))
+        self.cache.put_verdicts(found, self.mllm.identifier)
+        return found
 
     # --- asking -----------------------------------------------------------------------------------------
 
@@ -628,36 +634,46 @@ class Agents:
         ]
         known = self.cache.get_answers(list(dict.fromkeys(keys)))
         new = {key: request for key, request in zip(keys, requests, strict=True) if key not in known}
+        asked = len(new)
         with self._progress(agent, len(new)) as bar:
             pending = list(new.items())
             size = getattr(self.mllm, "block", BLOCK_REQUESTS)
             for start in range(0, len(pending), size):
-                block = pending[start : start + size]
-                try:
-                    given = self.mllm.generate([request for _, request in block])
-                except Unanswered as error:
-                    came = [(*block[place], answer) for place, answer in error.answers.items()]
-                    self.cache.put_answers(
-                        {key: _stored(answer, agent, parse, request) for key, request, answer in came},
-                        self.mllm.identifier,
-                    )
-                    raise
-                found = {
-                    key: _stored(answer, agent, parse, request)
-                    for (key, request), answer in zip(block, given, strict=True)
-                }
-                self.cache.put_answers(found, self.mllm.identifier)
-                known.update(found)
+                block = dict(pending[start : start + size])
+                with self.cache.alone(list(block)):
+                    there = self.cache.get_answers(list(block))
+                    rest = {key: request for key, request in block.items() if key not in there}
+                    found = self._generated(agent, rest, parse)
+                asked -= len(there)
+                known.update(there | found)
                 bar.update(len(block))
         answers = [known[key] for key in keys]
         spent = Cost(
             mllm_calls=len(requests),
-            cached_calls=len(requests) - len(new),
+            cached_calls=len(requests) - asked,
             prompt_tokens=sum(answer.prompt_tokens for answer in answers),
             completion_tokens=sum(answer.completion_tokens for answer in answers),
         )
         self._spend(agent, spent)
         return answers
+
+    def _generated(
+        self, agent: str, block: Mapping[bytes, Request], parse: Callable[[str, str, str], Parsed[Any]]
+    ) -> dict[bytes, StoredAnswer]:
+        """The model's answers to a block, kept before anything else is asked."""
+        keys = list(block)
+        failed: Unanswered | None = None
+        try:
+            given = dict(enumerate(self.mllm.generate(list(block.values())))) if block else {}
+        except Unanswered as error:
+            given, failed = dict(error.answers), error
+        found = {
+            keys[place]: _stored(answer, agent, parse, block[keys[place]]) for place, answer in given.items()
+        }
+        self.cache.put_answers(found, self.mllm.identifier)
+        if failed is not None:
+            raise failed
+        return found
 
     def _spend(self, agent: str, spent: Cost) -> None:
         self.cost += spent
@@ -802,6 +818,18 @@ def _stored(
     return StoredAnswer(
         text, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, kind, agent
     )
+
+
+def _without(
+    block: Sequence[tuple[VerifyItem, list[bytes]]], there: Mapping[bytes, StoredVerdict]
+) -> list[tuple[VerifyItem, list[bytes]]]:
+    """A block without the statements whose verdicts are there."""
+    rest = []
+    for item, keys in block:
+        new = {key: said for key, said in zip(keys, item.statements, strict=True) if key not in there}
+        if new:
+            rest.append((replace(item, statements=tuple(new.values())), list(new)))
+    return rest
 
 
 def _blocks(

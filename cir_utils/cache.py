@@ -317,7 +317,7 @@ def _check_version(connection: sqlite3.Connection) -> None:
 def _entry_fault(entry: Entry) -> str:
     if type(entry.key) is not bytes or len(entry.key) != KEY_BYTES:
         return f"its key has not {KEY_BYTES} bytes"
-    return row_fault(entry.row)
+    return row_fault(entry.row) or ("" if entry.sound else "its checksum is not that of its content")
 
 
 def _hex(key: Any) -> str:

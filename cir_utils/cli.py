@@ -7,6 +7,7 @@ else."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import sys
 import traceback
@@ -111,6 +112,8 @@ MissingOption = Annotated[
     str, typer.Option("--missing", help="Pictures that are not there: stop, or leave-out.")
 ]
 
+#: Errors of a disk that is full, over quota or read-only, and of a file above the size that is allowed.
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 #: What wrong usage raises, in every version of typer (some bring their own copy of click).
 _USAGE_ERROR: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
@@ -138,6 +141,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = open("/dev/null", "w")  # nobody reads: do not fail again at exit
         return 1
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            traceback.print_exc()
+            return 1
+        place = error.filename or "a file"
+        mend = "make room or name another place, and run again: what was stored before is kept"
+        return _fail(f"{place} cannot be written ({error.strerror or error}); {mend}", 2)
     except Exception:
         traceback.print_exc()
         return 1

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,11 @@ class ClipEncoder:
         ``preprocessing``. Raises :class:`InputError` naming the file that cannot be read.
         """
         model: Any = self.model
-        rows = self.over_images(paths, lambda pixels: self._unit(model.encode_image(pixels)), batch_size)
+
+        def compute(pixels: Tensor) -> Tensor:
+            return self._unit(not_alone(model.encode_image, pixels))
+
+        rows = self.over_images(paths, compute, batch_size)
         return torch.cat([torch.empty(0, self.width, device=self.device), *rows])
 
     @torch.no_grad()
@@ -185,7 +190,7 @@ class ClipEncoder:
             for start in range(0, len(members), batch_size):
                 chosen = members[start : start + batch_size]
                 tokens = self.tokenizer([clean[i] for i in chosen]).to(self.device)
-                outputs = self.text_outputs(tokens, length)
+                outputs = not_alone(partial(self.text_outputs, length=length), tokens)
                 features[torch.tensor(chosen, device=self.device)] = self._unit(outputs)
         return TextFeatures(features, [n > self.context_length for n in counts], counts, unknown)
 
@@ -262,6 +267,13 @@ class ClipEncoder:
         if isinstance(model.text_projection, torch.nn.Linear):
             return model.text_projection(pooled)
         return pooled @ model.text_projection
+
+
+def not_alone(compute: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
+    """``compute(batch)``; a batch of one row is computed beside a copy of itself. BLAS libraries take another
+    path for a single row, and its last bits differ: features would depend on which row a batch size leaves
+    over. From two rows on they do not, whatever the number of threads (docs/determinism.md)."""
+    return compute(torch.cat([batch, batch]))[:1] if len(batch) == 1 else compute(batch)
 
 
 def load_encoder(

@@ -18,7 +18,7 @@ A shard is one batch of the encoder. It is written whole and its record after it
 loses the batch in flight and nothing else, and the batch is redone whole: the features are the same bytes as
 without the interruption. What a killed writer left half written (a hidden ``.part`` file) is never read, and
 goes when its shard is computed again. Several processes may share a cache folder: while one computes a shard,
-the others that need it wait, and then read it.
+the others that need it wait, and then read it. A folder that cannot be written serves what it holds.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def image_features(
     ``ids`` and ``paths`` belong together; the ids are kept in the records for the reader, the files' bytes
     decide. One shard of pictures is in memory at a time, beside the result. ``say`` gets a sentence about
     what was reused and computed, and one for every stored shard that is damaged; it is then computed again.
-    Raises :class:`InputError` for a picture that cannot be read and a cache folder that cannot be written,
-    and ``ValueError`` where the two lists differ in length.
+    Raises :class:`InputError` for a picture that cannot be read and a cache folder that cannot be written or
+    is full (shards that were written stay), and ``ValueError`` where the two lists differ in length.
     """
     if len(ids) != len(paths):
         raise ValueError(f"{len(ids)} ids and {len(paths)} paths: one path an id")
@@ -137,10 +137,7 @@ class _Store:
                 with self._alone("encoder.json"):
                     write_json_atomic(self.folder / "encoder.json", self.about)
         except OSError as error:
-            raise InputError(
-                f"the cache folder {cache_dir} cannot be written ({error.strerror}): name another with "
-                "CIR_CACHE"
-            ) from None
+            raise _unwritten(self.folder, error) from None
 
     def shard(
         self,
@@ -164,11 +161,14 @@ class _Store:
             features, extra = compute()
             features = features.to("cpu", torch.float32).contiguous()
             payload = save({"features": features})
-            write_atomic(data, payload)
             record = {"encoder": self.about, "dtype": "float32", **labels, "content": list(content)}
             record |= {"sha256": hashlib.sha256(payload).hexdigest(), **extra}
             record["own_sha256"] = own_sha256(record)
-            write_atomic(data.with_suffix(".json"), json.dumps(record, ensure_ascii=False) + "\n")
+            try:
+                write_atomic(data, payload)
+                write_atomic(data.with_suffix(".json"), json.dumps(record, ensure_ascii=False) + "\n")
+            except OSError as error:
+                raise _unwritten(self.folder, error) from None
         self.computed += len(content)
         return features, extra
 
@@ -192,7 +192,11 @@ class _Store:
         killed or not. It covers one byte, a place of its own for every name, of a file that stays empty. What
         a killed holder left half written is removed."""
         place = int(hashlib.sha256(name.encode()).hexdigest()[:12], 16)
-        with open(self.folder / "lock", "ab") as stream:
+        try:
+            stream = open(self.folder / "lock", "ab")
+        except OSError as error:
+            raise _unwritten(self.folder, error) from None
+        with stream:
             try:
                 fcntl.lockf(stream, fcntl.LOCK_EX, 1, place)
             except OSError as error:  # some network file systems have no locks: two may then do the same work
@@ -223,6 +227,13 @@ class _Store:
         self.say(
             f"features of {self.name}: {self.reused} {what} reused from the cache, {self.computed} computed"
         )
+
+
+def _unwritten(folder: Path, error: OSError) -> InputError:
+    return InputError(
+        f"the feature cache {folder} cannot be written ({error.strerror or error}) and lacks features that "
+        "are needed: make room, or name another folder with --cache or CIR_CACHE; what it holds stays"
+    )
 
 
 def _parts(count: int, size: int, what: str) -> Iterable[slice]:

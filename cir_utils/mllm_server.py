@@ -63,9 +63,9 @@ READ_TRIES = 3
 READ_PAUSE = 0.5
 #: A reply above this many bytes is broken off.
 MAX_REPLY_BYTES = 4_000_000
+#: A number of tokens above this is no count of one request.
+MAX_TOKENS = 100_000_000
 TOP_LOGPROBS = 20
-#: A count of tokens from this on is none.
-MOST_TOKENS = 1 << 40
 #: Requests handed over at a time, for each one in flight.
 BLOCK_TURNS = 16
 #: Fields that a server may refuse, and the words of its message that mean them.
@@ -369,10 +369,8 @@ class ServerMLLM:
             declined = message.get("refusal") or ""
             text = message.get("content") or ""
             usage = data.get("usage") or {}
-            read, written = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
+            read, written = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
             logprobs = _logprobs(choices[0].get("logprobs"))
-            if not 0 <= read < MOST_TOKENS or not 0 <= written < MOST_TOKENS:
-                raise ValueError
             if not isinstance(text, str) or not isinstance(declined, str):
                 raise TypeError
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
@@ -406,7 +404,8 @@ class ServerMLLM:
         return f"server {self.settings.url} (model {self.model})"
 
     def _clean(self, text: str) -> str:
-        """A server's text without the key, should it repeat it."""
+        """A server's text without the key, should it repeat it; halves of surrogate pairs, which no file can
+        hold, become question marks."""
         key = self.settings.key.get_secret_value()
         text = whole_unicode(text)
         return text.replace(key, "***") if len(key) >= 6 else text
@@ -623,6 +622,12 @@ def _filtered(error: Any) -> bool:
     """Whether a 400 is a content filter's."""
     code = str(getattr(error, "code", "") or "")
     return code in ("content_filter", "content_policy_violation") or "content management" in _reason(error)
+
+
+def _count(value: Any) -> int:
+    """A number of tokens as a server states it; 0 (not counted) for what can be none."""
+    count = int(value or 0)
+    return count if 0 <= count <= MAX_TOKENS else 0
 
 
 def _logprobs(value: Any) -> list[list[tuple[str, float]]]:

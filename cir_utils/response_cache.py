@@ -6,14 +6,19 @@ order. A changed prompt file, picture or model thus never finds a stale answer. 
 and verification probabilities (one row a (prefix, statement) pair). Raw answers are kept with their class, so
 that a cut answer is never taken for a complete one. A third table names the models; a row points to its model
 (NULL in rows that were written before models were noted), for the reader alone: keys decide what is found.
+SQLite does not notice a changed bit in a value, so every row has a checksum over its key and content (NULL in
+rows from before there were any); one that differs is a damaged row, which counts as absent.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import logging
 import os
 import sqlite3
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +30,8 @@ from cir_utils.errors import InputError
 from cir_utils.files import sha256_file
 from cir_utils.schemas import KINDS
 
+log = logging.getLogger(__name__)
+
 #: The file's name in the cache folder.
 ANSWERS = "answers.sqlite"
 VERSION = 1
@@ -33,10 +40,12 @@ FINISH_REASONS = ("stop", "length", "refusal")
 _TABLES = """
 CREATE TABLE IF NOT EXISTS answers (
   key BLOB PRIMARY KEY, text TEXT NOT NULL, finish_reason TEXT NOT NULL, prompt_tokens INTEGER NOT NULL,
-  completion_tokens INTEGER NOT NULL, kind TEXT NOT NULL, agent TEXT NOT NULL, model INTEGER
+  completion_tokens INTEGER NOT NULL, kind TEXT NOT NULL, agent TEXT NOT NULL, model INTEGER,
+  checksum INTEGER
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS verdicts (
-  key BLOB PRIMARY KEY, p_true REAL NOT NULL, prompt_tokens INTEGER NOT NULL, model INTEGER
+  key BLOB PRIMARY KEY, p_true REAL NOT NULL, prompt_tokens INTEGER NOT NULL, model INTEGER,
+  checksum INTEGER
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS models (id INTEGER PRIMARY KEY, identifier TEXT NOT NULL UNIQUE);
 """
@@ -44,6 +53,8 @@ _COLUMNS = {
     "answers": "text, finish_reason, prompt_tokens, completion_tokens, kind, agent",
     "verdicts": "p_true, prompt_tokens",
 }
+#: Columns that files of earlier versions lack; every row of those has NULL there.
+_LATER = ("model", "checksum")
 _BLOCK = 500
 _BUSY_SECONDS = 60.0
 
@@ -72,11 +83,13 @@ Row = TypeVar("Row", StoredAnswer, StoredVerdict)
 
 
 class Entry(NamedTuple):
-    """A row with its key and its model's identifier ("" where that was not noted)."""
+    """A row with its key and its model's identifier ("" where that was not noted); ``sound`` says whether its
+    checksum is that of its content."""
 
     key: bytes
     row: StoredAnswer | StoredVerdict
     model: str
+    sound: bool = True
 
 
 @dataclass
@@ -93,12 +106,15 @@ class ResponseCache:
     """The cache in the file ``path`` (made with its folders when absent; ``None`` keeps it in memory).
 
     ``hits`` and ``misses`` count keys asked for since opening. Writers of other processes are waited for; a
-    write is whole or absent. Raises :class:`InputError` for a file that is no cache of this version or is
-    damaged.
+    write is whole or absent. A file that cannot be written is read alone: ``read_only``. ``say`` gets a
+    sentence about damaged rows that were asked for, and about a file that was found empty. Raises
+    :class:`InputError` for a file that is no cache of this version or is damaged.
     """
 
-    def __init__(self, path: Path | str | None = None) -> None:
+    def __init__(self, path: Path | str | None = None, say: Callable[[str], None] = log.info) -> None:
         self.path = None if path is None else Path(path)
+        self.say = say
+        self.read_only = False
         self.hits = 0
         self.misses = 0
         self._lock = threading.RLock()
@@ -123,6 +139,38 @@ class ResponseCache:
         """Keep verdicts in one transaction."""
         self._put("verdicts", rows, model)
 
+    @contextmanager
+    def alone(self, keys: Sequence[bytes]) -> Iterator[None]:
+        """For whoever is about to compute the rows of ``keys``: no other process is in here for the same
+        block, so look again for what another has stored in the meantime. The lock ends with the process that
+        holds it, killed or not; it covers one byte, a place of its own for every block, of the empty file
+        ``answers.lock`` beside the cache.
+
+        Raises :class:`InputError` for a cache that cannot be written, before anything is computed for it."""
+        if self.path is None:
+            yield
+            return
+        if self.read_only:
+            raise InputError(
+                f"response cache {self.path} cannot be written and lacks answers that are needed, "
+                f"{len(keys):,} of them next: name a folder that can be written with --cache or CIR_CACHE "
+                "(`cir cache export` and `import` take along what is there)"
+            )
+        place = int(_digest(*(key.hex() for key in keys)).hex()[:12], 16)
+        try:
+            stream = open(self.path.with_suffix(".lock"), "ab")
+        except OSError as error:
+            raise InputError(
+                f"response cache {self.path}: its folder cannot be written ({error.strerror}); make room, or "
+                "name another with --cache or CIR_CACHE"
+            ) from None
+        with stream:
+            try:
+                fcntl.lockf(stream, fcntl.LOCK_EX, 1, place)
+            except OSError as error:  # some network file systems have no locks: two may then ask the same
+                log.warning("no lock on %s (%s)", stream.name, error.strerror)
+            yield
+
     def merge(self, entries: Iterable[Entry], *, replace: bool = False) -> Merged:
         """Add rows from elsewhere, all of them or (when anything fails, ``entries`` included) none.
 
@@ -134,7 +182,8 @@ class ResponseCache:
         with self._open() as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             for table, block in _blocks(entries):
-                known = {entry.key: entry for entry in _select(connection, table, list(block))}
+                stored = _select(connection, table, list(block))
+                known = {entry.key: entry for entry in stored if entry.sound}
                 write = []
                 for key, entry in block.items():
                     old = known.get(key)
@@ -189,14 +238,24 @@ class ResponseCache:
     def _get(self, table: str, keys: Sequence[bytes], make: Callable[..., Row]) -> dict[bytes, Row]:
         wanted = list(dict.fromkeys(keys))
         found: dict[bytes, Row] = {}
+        damaged = 0
         with self._open() as connection:
+            checksum = "checksum" if _has(connection, table, "checksum") else "NULL"
             for start in range(0, len(wanted), _BLOCK):
                 block = wanted[start : start + _BLOCK]
-                query = f"SELECT key, {_COLUMNS[table]} FROM {table} WHERE key IN ({_marks(len(block))})"
-                for key, *values in connection.execute(query, block):
+                marks = _marks(len(block))
+                query = f"SELECT key, {checksum}, {_COLUMNS[table]} FROM {table} WHERE key IN ({marks})"
+                for key, kept, *values in connection.execute(query, block):
                     row = make(*values)
-                    if not row_fault(row):
+                    if row_fault(row) or kept not in (None, _checksum(key, row)):
+                        damaged += 1
+                    else:
                         found[key] = row
+        if damaged:
+            self.say(
+                f"response cache {self.path}: {damaged:,} of the {table} that were asked for are damaged and "
+                "not used: they are asked again"
+            )
         self.hits += sum(key in found for key in keys)
         self.misses += sum(key not in found for key in keys)
         return found
@@ -217,6 +276,7 @@ class ResponseCache:
             yield self._connection
 
     def _connect(self) -> sqlite3.Connection:
+        name = ":memory:"
         if self.path is not None:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -224,23 +284,28 @@ class ResponseCache:
                 raise InputError(
                     f"response cache {self.path}: {error.strerror}; choose another place"
                 ) from None
-        name = ":memory:" if self.path is None else str(self.path)
+            if self.path.is_file() and not self.path.stat().st_size:
+                self.say(f"response cache {self.path} is an empty file: it is made anew")
+            self.read_only = self.path.is_file() and not _writable(self.path)
+            name = _uri(self.path) if self.read_only else str(self.path)
         connection = sqlite3.connect(
-            name, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            name, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=self.read_only
         )
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, VERSION):
-            raise InputError(f"response cache {self.path} has format {version}, not {VERSION}; move it away")
-        connection.execute("BEGIN IMMEDIATE")
-        for statement in _TABLES.split(";"):
-            connection.execute(statement)
-        for table in _COLUMNS:
-            if not _names_models(connection, table):  # a file from before models were noted
-                connection.execute(f"ALTER TABLE {table} ADD COLUMN model INTEGER")
-        connection.execute(f"PRAGMA user_version={VERSION}")
-        connection.execute("COMMIT")
+        try:
+            if not self.read_only:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=NORMAL")
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in ((VERSION,) if self.read_only else (0, VERSION)):
+                raise InputError(
+                    f"response cache {self.path} has format {version}, not {VERSION}; move it away"
+                )
+            whole = all(_has(connection, table, name) for table in _COLUMNS for name in _LATER)
+            if not self.read_only and not (version and whole):
+                _make_tables(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
 
@@ -268,14 +333,8 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection to the cache in ``path`` that changes nothing, in one transaction: all that is read
     belongs to one moment. Errors as :class:`ResponseCache`, of which this is no part: a file of any format
     can be looked at."""
-    # A reader of a file in WAL mode needs two files beside it, which a connection that may write removes
-    # again. Where nothing can be written nobody writes now, and the file can be read as it is.
-    writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
-    mode = "mode=rw" if writable else "mode=ro&immutable=1"
     with _clear_errors(path):
-        connection = sqlite3.connect(
-            f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=_BUSY_SECONDS, isolation_level=None
-        )
+        connection = sqlite3.connect(_uri(path), uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
         try:
             connection.execute("PRAGMA query_only=ON")
             connection.execute("BEGIN")
@@ -290,6 +349,35 @@ def stored(connection: sqlite3.Connection, table: str) -> Iterator[Entry]:
     yield from _select(connection, table, None)
 
 
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+
+
+def _uri(path: Path) -> str:
+    """The address for a connection that only reads.
+
+    A reader of a file in WAL mode needs two files beside it, which a connection that may write removes again.
+    Where nothing can be written nobody writes now, and the file can be read as it is; with what a killed
+    writer left in its log, where there is one."""
+    left = Path(f"{path}-wal")
+    unmerged = left.is_file() and left.stat().st_size > 0
+    mode = "mode=rw" if _writable(path) else "mode=ro" if unmerged else "mode=ro&immutable=1"
+    return f"{path.resolve().as_uri()}?{mode}"
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    """Tables and columns, as far as they are not there, in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in _TABLES.split(";"):
+        connection.execute(statement)
+    for table in _COLUMNS:
+        for name in _LATER:
+            if not _has(connection, table, name):
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} INTEGER")
+    connection.execute(f"PRAGMA user_version={VERSION}")
+    connection.execute("COMMIT")
+
+
 @contextmanager
 def _clear_errors(path: Path | None) -> Iterator[None]:
     try:
@@ -297,7 +385,7 @@ def _clear_errors(path: Path | None) -> Iterator[None]:
     except sqlite3.OperationalError as error:
         raise InputError(
             f"response cache {path}: {error}; check that its folder can be written and has "
-            "room, and that no other program holds the file"
+            "room (--cache or CIR_CACHE names another), and that no other program holds the file"
         ) from None
     except sqlite3.DatabaseError as error:
         raise InputError(
@@ -309,13 +397,14 @@ def _select(connection: sqlite3.Connection, table: str, keys: Sequence[bytes] | 
     """Rows of ``table`` with these keys; None: all, in order."""
     make: Callable[..., Any] = StoredAnswer if table == "answers" else StoredVerdict
     where = "ORDER BY key" if keys is None else f"WHERE key IN ({_marks(len(keys))})"
-    model = "model" if _names_models(connection, table) else "NULL"
+    model, checksum = (name if _has(connection, table, name) else "NULL" for name in _LATER)
     names: dict[int | None, str] = {}
     if model == "model":
         names = dict(connection.execute("SELECT id, identifier FROM models"))
-    query = f"SELECT key, {model}, {_COLUMNS[table]} FROM {table} {where}"
-    for key, number, *values in connection.execute(query, keys or ()):
-        yield Entry(key, make(*values), names.get(number, ""))
+    query = f"SELECT key, {model}, {checksum}, {_COLUMNS[table]} FROM {table} {where}"
+    for key, number, kept, *values in connection.execute(query, keys or ()):
+        row = make(*values)
+        yield Entry(key, row, names.get(number, ""), kept in (None, _checksum(key, row)))
 
 
 def _insert(connection: sqlite3.Connection, table: str, entries: Iterable[Entry]) -> None:
@@ -326,11 +415,25 @@ def _insert(connection: sqlite3.Connection, table: str, entries: Iterable[Entry]
         connection.execute("INSERT OR IGNORE INTO models (identifier) VALUES (?)", [model])
         found = connection.execute("SELECT id FROM models WHERE identifier = ?", [model])
         numbers[model] = found.fetchone()[0]
-    columns = f"key, {_COLUMNS[table]}, model"
+    columns = f"key, {_COLUMNS[table]}, model, checksum"
     connection.executemany(
         f"INSERT OR REPLACE INTO {table} ({columns}) VALUES ({_marks(columns.count(',') + 1)})",
-        ((entry.key, *_values(entry.row), numbers[entry.model]) for entry in entries),
+        (
+            (key, *_values(row), numbers[model], _checksum(key, row))
+            for key, row, model in ((entry.key, _as_read(entry.row), entry.model) for entry in entries)
+        ),
     )
+
+
+def _as_read(row: StoredAnswer | StoredVerdict) -> StoredAnswer | StoredVerdict:
+    """A row with numbers of the types that come back, whatever kind of number was given."""
+    return StoredVerdict(float(row.p_true), int(row.prompt_tokens)) if isinstance(row, StoredVerdict) else row
+
+
+def _checksum(key: bytes, row: StoredAnswer | StoredVerdict) -> int:
+    """CRC-32 over key and content: against accidents, of which it finds every one of up to 32 bits in a
+    row."""
+    return zlib.crc32(repr((key, *_values(row))).encode("utf-8", "surrogatepass"))
 
 
 def _values(row: StoredAnswer | StoredVerdict) -> tuple[Any, ...]:
@@ -353,8 +456,8 @@ def _blocks(entries: Iterable[Entry]) -> Iterator[tuple[str, dict[bytes, Entry]]
         yield table, block
 
 
-def _names_models(connection: sqlite3.Connection, table: str) -> bool:
-    return any(column[1] == "model" for column in connection.execute(f"PRAGMA table_info({table})"))
+def _has(connection: sqlite3.Connection, table: str, name: str) -> bool:
+    return any(column[1] == name for column in connection.execute(f"PRAGMA table_info({table})"))
 
 
 def _marks(count: int) -> str:

@@ -11,12 +11,14 @@ A run folder holds
 * ``SHA256SUMS``: the hashes of these four, checked when they are read (records without rankings and traces,
   as in ``results/``, have none).
 
-The folder appears whole or not at all.
+The folder appears whole or not at all. What a killed process left half written (hidden ``.run.*`` folders
+beside it) goes when the next run is written there and no other process is writing.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import platform
@@ -25,7 +27,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -329,22 +332,24 @@ def save_folder(
 
     ``out`` None makes a new folder below ``runs/``, named after ``record``; an ``out`` that holds an earlier
     one, told by its file ``mark``, is replaced. Raises :class:`InputError` for a folder that holds something
-    else or cannot be written."""
+    else, cannot be written or finds no room: then an earlier one is as it was."""
     check_out(out, mark)
     place = Path("runs") if out is None else Path(out).parent
     try:
         place.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=".run.", suffix=".part", dir=place))
+        with _writing(place):
+            part = Path(tempfile.mkdtemp(prefix=".run.", suffix=".part", dir=place))
+            try:
+                write(part)
+                os.chmod(part, 0o755)
+                return _swap(part, Path(out)) if out is not None else _place_new(part, place, record)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
         raise InputError(
-            f"run folder below {place} cannot be written ({error.strerror}); choose another --out"
+            f"run folder below {place} cannot be written ({error.strerror or error}); make room or choose "
+            "another --out, and run again: answers and features are kept"
         ) from None
-    try:
-        write(part)
-        os.chmod(part, 0o755)
-        return _swap(part, Path(out)) if out is not None else _place_new(part, place, record)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def load_run(folder: Path | str, *, whole: bool = False) -> Run:
@@ -596,6 +601,30 @@ def _dump(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
+@contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    """Holds a lock on the folder ``place`` that others who write there share and that ends with the process.
+    Whoever has it alone first clears away what killed ones left, and puts back an earlier run that one of
+    them was about to replace."""
+    folder = os.open(place, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for old in place.glob(".run.*.old"):
+                for run in old.iterdir():
+                    if not (place / run.name).exists():
+                        os.rename(run, place / run.name)
+            for left in [*place.glob(".run.*.old"), *place.glob(".run.*.part")]:
+                shutil.rmtree(left, ignore_errors=True)
+        except OSError:  # others are writing, or the file system has no such locks: nothing is cleared away
+            pass
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(folder)
+
+
 def _place_new(part: Path, place: Path, record: Mapping[str, Any]) -> Path:
     """Move the finished folder to a free name: method, benchmark, split, the encoder where there is one, and
     the second it started. A name that another process takes in the meantime is passed over."""
@@ -616,17 +645,18 @@ def _place_new(part: Path, place: Path, record: Mapping[str, Any]) -> Path:
 
 
 def _swap(part: Path, target: Path) -> Path:
-    """Put the finished folder in its place; an earlier run there is moved away first and removed after."""
+    """Put the finished folder in its place; an earlier run there is moved away first and removed after. Its
+    name stays, so that it can be put back after a kill between the two steps."""
     if not target.exists():
         os.rename(part, target)
         return target
     old = Path(tempfile.mkdtemp(prefix=".run.", suffix=".old", dir=target.parent))
     try:
-        os.rename(target, old / "run")
+        os.rename(target, old / target.name)
         try:
             os.rename(part, target)
         except OSError:
-            os.rename(old / "run", target)
+            os.rename(old / target.name, target)
             raise
     finally:
         shutil.rmtree(old, ignore_errors=True)

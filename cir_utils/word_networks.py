@@ -28,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from cir_utils.encoder import ClipEncoder
+from cir_utils.encoder import ClipEncoder, not_alone
 from cir_utils.errors import InputError
 from cir_utils.files import MANIFEST, read_json, sha256_file, verify_manifest, write_atomic
 from cir_utils.profiles import PACKAGE, data_dir
@@ -203,7 +203,7 @@ def picture_inputs(bench: Workbench, weights: Weights) -> Tensor:
     model: Any = bench.encoder.model
     with bench.stage("encoding pictures"):
         rows = bench.encoder.over_images(
-            bench.reference_paths, lambda pixels: model.encode_image(pixels).float()
+            bench.reference_paths, lambda pixels: not_alone(model.encode_image, pixels).float()
         )
     return torch.cat(rows)
 

@@ -197,7 +197,7 @@ class Workbench:
             return self.whole.agents
         with self.stage("loading models"):
             mllm: MLLM
-            cache = ResponseCache(self.cache_dir / ANSWERS)
+            cache = ResponseCache(self.cache_dir / ANSWERS, self.caches.append)
             if self.mllm_spec.startswith(SERVER):
                 mllm = ServerMLLM(self.mllm_spec)
             elif self.mllm_spec.startswith(REPLAY):

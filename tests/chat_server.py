@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import math
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,15 +22,18 @@ class ChatServer(ThreadingHTTPServer):
     """``plan``: what to do with the next requests, one word each, then all is well: a status with optional
     Retry-After ``429:0.2``, ``hang`` (until the test ends), ``trickle`` (a byte every 0.05 s), ``empty``,
     ``html``, ``cut-json``, ``break`` (off), ``huge``, ``choices:N``, ``length``, ``filter``, ``refusal``,
-    ``policy``, ``bare`` (no usage). ``answer`` gives the text for a prompt (``look``, where set, for a whole
-    body), ``logprobs`` its tokens (None: not offered), ``refuse`` maps a field to the message of a 400.
-    ``log`` holds (time, body) of every request, ``headers`` their headers, ``busy`` the most in flight.
+    ``policy``, ``bare`` (no usage); and lies: ``tokens`` (counts that can be none), ``nan`` (probabilities
+    that are no numbers), ``bomb`` (a compressed reply of 1 GB), ``half`` (half of a surrogate pair at the end
+    of the text), ``stranger`` (another model's name). ``answer`` gives the text for a prompt (``look``, where
+    set, for a whole body), ``logprobs`` its tokens (None: not offered), ``refuse`` maps a field to the
+    message of a 400. ``log`` holds (time, body) of every request, ``headers`` their headers, ``busy`` the
+    most in flight.
     """
 
     daemon_threads = True
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
         self.plan: list[str] = []
         self.answer: Callable[[str], str] = lambda prompt: f"about {prompt}"
         self.look: Callable[[dict[str, Any]], str] | None = None
@@ -113,6 +119,8 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b'{"choices": [')
             self.close_connection = True
             return
+        if word == "bomb":
+            return self.reply(200, bomb(), {"Content-Encoding": "gzip"})
         if word == "empty":
             return self.reply(200, b"")
         if word == "html":
@@ -123,6 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         if word == "policy":
             return self.reply(400, {"error": {"message": "no", "code": "content_filter"}})
         text = server.look(body) if server.look else server.answer(prompt_of(body))
+        text += "\ud83d" if word == "half" else ""
         choice: dict[str, Any] = {
             "index": 0,
             "finish_reason": "stop",
@@ -136,11 +145,17 @@ class Handler(BaseHTTPRequestHandler):
             choice["message"] |= {"content": None, "refusal": "I can't do that"}
         if body.get("logprobs") and server.logprobs(prompt_of(body)):
             choice["logprobs"] = {"content": server.logprobs(prompt_of(body))}
+        if word == "nan":
+            choice["logprobs"] = {"content": [{"token": "true", "logprob": math.nan, "top_logprobs": []}]}
         count = int(detail) if word == "choices" else 1
         data: dict[str, Any] = {"id": "1", "object": "chat.completion", "created": 1, "model": "m-2026"}
         data["choices"] = [choice] * count
         if word != "bare":
             data["usage"] = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
+        if word == "tokens":
+            data["usage"] = {"prompt_tokens": -5, "completion_tokens": 10**30}
+        if word == "stranger":
+            data["model"] = "somebody-else"
         content = json.dumps(data).encode()
         self.reply(200, content[: len(content) // 2] if word == "cut-json" else content)
 
@@ -155,6 +170,14 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def chatting() -> contextlib.AbstractContextManager[ChatServer]:
+@functools.cache
+def bomb() -> bytes:
+    """A megabyte that unpacks to a gigabyte of spaces."""
+    packer = zlib.compressobj(9, wbits=31)
+    part = b" " * 10_000_000
+    return b"".join([*(packer.compress(part) for _ in range(100)), packer.flush()])
+
+
+def chatting(port: int = 0) -> contextlib.AbstractContextManager[ChatServer]:
     """A chat server for the length of a test."""
-    return running(ChatServer())
+    return running(ChatServer(port))

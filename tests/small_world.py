@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image, ImageDraw
@@ -15,6 +17,7 @@ from scripted import ScriptedMLLM
 from cir_utils.agents import Agents
 from cir_utils.benchmarks import load_benchmark
 from cir_utils.mllm import Request
+from cir_utils.mllm_server import picture_url
 from cir_utils.prompts import SLOTS, load_prompt
 from cir_utils.response_cache import ResponseCache
 from cir_utils.workbench import Workbench
@@ -250,6 +253,23 @@ class Oracle:
                 best = (agent, found.groupdict())
         assert best is not None, prompt
         return best
+
+
+def looker(world: Path, oracle: Oracle) -> Callable[[dict[str, Any]], str]:
+    """What a chat server must know to answer for ``oracle`` about the pictures of a world: the text for the
+    body of a request. Verifications are answered by "True" and "False"."""
+    pictures = {picture_url(path): path for path in world.rglob("*.jpg")}
+
+    def look(body: dict[str, Any]) -> str:
+        content = body["messages"][0]["content"]
+        parts = content if isinstance(content, list) else [{"text": content}]
+        images = tuple(pictures[part["image_url"]["url"]] for part in parts[:-1])
+        before, verified, statement = parts[-1]["text"].rpartition("true or false: ")
+        if verified:
+            return str(oracle.truth(images, before, statement) > 0.5)
+        return oracle.answer(Request(parts[-1]["text"], images))
+
+    return look
 
 
 def open_bench(
