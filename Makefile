@@ -1,7 +1,7 @@
 # Plain pip and one virtual environment. `make help` lists the verbs.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup tutorial lab notebooks check-notebooks data test reproduce chaos bench lint lock clean
+.PHONY: help setup tutorial lab notebooks check-notebooks data test reproduce chaos fuzz bench lint lock clean
 
 # The first of these that runs and is Python 3.11 or newer; PYTHON=... overrides.
 PYTHON ?= $(shell for p in python3.11 python3 python; do \
@@ -14,6 +14,9 @@ PYTEST_ARGS ?=
 WORKERS ?= 2
 # How often `make chaos` kills a run.
 KILLS ?= 50
+# How many cases `make fuzz` tries.
+ANSWERS ?= 100000
+FILES ?= 10000
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -51,6 +54,9 @@ reproduce: setup  ## Run every mini condition again: figures must be those of re
 
 chaos: setup  ## Kill runs at 50 random moments; they must end as if nothing had happened
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 CIR_CHAOS_KILLS=$(KILLS) $(PY) -m pytest tests/test_chaos.py -s $(PYTEST_ARGS)
+
+fuzz: setup  ## Try 100,000 malformed answers and 10,000 damaged files; each is read right or refused in words
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 CIR_FUZZ_ANSWERS=$(ANSWERS) CIR_FUZZ_FILES=$(FILES) $(PY) -m pytest tests/test_fuzz.py -s $(PYTEST_ARGS)
 
 bench: setup  ## Time scoring against what it replaces, and count what pruning saves (long; on a quiet machine)
 	@HF_HUB_OFFLINE=1 $(PY) -m benchmarks.pruning

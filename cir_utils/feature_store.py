@@ -219,7 +219,7 @@ class _Store:
         if features.shape != (len(content), self.width) or features.dtype != torch.float32:
             raise ValueError(f"it holds {tuple(features.shape)} {features.dtype}")
         extra = {name: record[name] for name in extra_names}
-        if any(len(values) != len(content) for values in extra.values()):
+        if any(len(values) != len(content) for values in (record["ids"], *extra.values())):
             raise ValueError("its record is incomplete")
         return features, extra
 

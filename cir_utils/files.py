@@ -210,7 +210,13 @@ def verify_manifest(
             continue
         digest, _, name = line.partition(" ")
         name = name.removeprefix(" ").removeprefix("*")
-        if len(digest) != 64 or not name or Path(name).is_absolute() or ".." in Path(name).parts:
+        if (
+            len(digest) != 64
+            or not name
+            or "\0" in name
+            or Path(name).is_absolute()
+            or ".." in Path(name).parts
+        ):
             raise InputError(f"{manifest}, line {number} is not a line of sha256sum; {mend}")
         names.append(name)
         if only is not None and name not in only:

@@ -77,7 +77,10 @@ def make_pool(out: Path, pictures: int, seed: int = 1, unnamed: float = 0.25, wo
 def open_pool(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     """(pixels memory-mapped, labels) of each domain."""
     return [
-        (np.load(folder / d.name / "pixels.npy", mmap_mode="r"), np.load(folder / d.name / "labels.npy"))
+        (
+            np.load(folder / d.name / "pixels.npy", mmap_mode="r", allow_pickle=False),
+            np.load(folder / d.name / "labels.npy", allow_pickle=False),
+        )
         for d in DOMAINS
     ]
 

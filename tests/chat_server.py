@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
 import json
 import math
 import threading
 import time
 import zlib
 from collections.abc import Callable
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -21,13 +23,13 @@ KEY = "sk-very-secret-0123456789"
 class ChatServer(ThreadingHTTPServer):
     """``plan``: what to do with the next requests, one word each, then all is well: a status with optional
     Retry-After ``429:0.2``, ``hang`` (until the test ends), ``trickle`` (a byte every 0.05 s), ``empty``,
-    ``html``, ``cut-json``, ``break`` (off), ``huge``, ``choices:N``, ``length``, ``filter``, ``refusal``,
-    ``policy``, ``bare`` (no usage); and lies: ``tokens`` (counts that can be none), ``nan`` (probabilities
-    that are no numbers), ``bomb`` (a compressed reply of 1 GB), ``half`` (half of a surrogate pair at the end
-    of the text), ``stranger`` (another model's name). ``answer`` gives the text for a prompt (``look``, where
-    set, for a whole body), ``logprobs`` its tokens (None: not offered), ``refuse`` maps a field to the
-    message of a 400. ``log`` holds (time, body) of every request, ``headers`` their headers, ``busy`` the
-    most in flight.
+    ``html``, ``cut-json``, ``break`` (off), ``huge``, ``gzip``, ``huge-error``, ``long-error``, ``choices:N``,
+    ``length``, ``filter``, ``refusal``, ``policy``, ``bare`` (no usage); and lies: ``tokens`` (counts that can
+    be none), ``nan`` (probabilities that are no numbers), ``bomb`` (a compressed reply of 1 GB), ``half`` (half
+    of a surrogate pair at the end of the text), ``stranger`` (another model's name). ``answer`` gives the text
+    for a prompt (``look``, where set, for a whole body), ``logprobs`` its tokens (None: not offered),
+    ``refuse`` maps a field to the message of a 400. ``log`` holds (time, body) of every request, ``headers``
+    their headers, ``busy`` the most in flight.
     """
 
     daemon_threads = True
@@ -57,6 +59,11 @@ class ChatServer(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that gave up is what the tests are about: no traceback."""
+
+
+@cache
+def unfolding() -> bytes:
+    return gzip.compress(bytes(100_000_000))
 
 
 def prompt_of(body: dict[str, Any]) -> str:
@@ -110,6 +117,13 @@ class Handler(BaseHTTPRequestHandler):
                     self.wfile.write(b" ")
             server.done.wait(20)
             return
+        if word == "gzip":  # 100 kB that unfold into 100 MB
+            return self.reply(200, unfolding(), {"Content-Encoding": "gzip"})
+        if word == "huge-error":
+            return self.reply(400, {"error": {"message": "x" * 6_000_000}})
+        if word == "long-error":  # the key across the 300th character
+            key = self.headers["Authorization"].removeprefix("Bearer ")
+            return self.reply(418, {"error": {"message": "y" * 290 + key}})
         if word == "huge":
             return self.reply(200, b" " * 6_000_000)
         if word == "break":

@@ -451,7 +451,8 @@ def test_a_save_that_fails_leaves_the_old_index(rows, built, tmp_path, monkeypat
 def test_files_that_do_not_belong_together_are_refused(rows, built, tmp_path):
     save_index(built["flat"], tmp_path / "good")
     (file,) = (tmp_path / "good").glob("*.faiss")
-    about = json.loads((tmp_path / "good" / "index.json").read_text())
+    whole = json.loads((tmp_path / "good" / "index.json").read_text())
+    about = {key: value for key, value in whole.items() if key != "own_sha256"}  # as written by hand
     content = file.read_bytes()
 
     def refused(match, about=about, content=content, **changes):
@@ -488,6 +489,7 @@ def test_files_that_do_not_belong_together_are_refused(rows, built, tmp_path):
     refused("file.name", file=about["file"] | {"name": f"../good/{file.name}"})
     refused("settings.efSearch", settings={"efSearch": "many"})
     refused("more: Extra inputs", more=1)
+    refused("it was changed since it was written", about=whole, ids=[*about["ids"][:-1], "another"])
     wrong = b"no index at all"
     told = {"name": file.name, "bytes": len(wrong), "sha256": hashlib.sha256(wrong).hexdigest()}
     refused("FAISS .* cannot read it", content=wrong, file=told)
@@ -515,6 +517,7 @@ def test_lists_in_another_file_are_refused(built, tmp_path):
     about = json.loads((tmp_path / "index.json").read_text())
     content = file.read_bytes()
     about["file"] |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    del about["own_sha256"]
     (tmp_path / "index.json").write_text(json.dumps(about))
     with pytest.raises(InputError, match="keeps its lists in another file"):
         load_index(tmp_path)
