@@ -23,7 +23,7 @@ class ChatServer(ThreadingHTTPServer):
     Retry-After ``429:0.2``, ``hang`` (until the test ends), ``trickle`` (a byte every 0.05 s), ``empty``,
     ``html``, ``cut-json``, ``break`` (off), ``huge``, ``choices:N``, ``length``, ``filter``, ``refusal``,
     ``policy``, ``bare`` (no usage); and lies: ``tokens`` (counts that can be none), ``nan`` (probabilities
-    that are no numbers), ``bomb`` (a compressed reply of 1 GB), ``half`` (half of a surrogate pair at the end
+    that are no numbers), ``bomb`` (a reply packed from 200 MB), ``half`` (half of a surrogate pair at the end
     of the text), ``stranger`` (another model's name). ``answer`` gives the text for a prompt (``look``, where
     set, for a whole body), ``logprobs`` its tokens (None: not offered), ``refuse`` maps a field to the
     message of a 400. ``log`` holds (time, body) of every request, ``headers`` their headers, ``busy`` the
@@ -172,10 +172,10 @@ class Handler(BaseHTTPRequestHandler):
 
 @functools.cache
 def bomb() -> bytes:
-    """A megabyte that unpacks to a gigabyte of spaces."""
-    packer = zlib.compressobj(9, wbits=31)
+    """Less than a megabyte that unpacks to 200 MB of spaces."""
+    packer = zlib.compressobj(1, wbits=31)
     part = b" " * 10_000_000
-    return b"".join([*(packer.compress(part) for _ in range(100)), packer.flush()])
+    return b"".join([*(packer.compress(part) for _ in range(20)), packer.flush()])
 
 
 def chatting(port: int = 0) -> contextlib.AbstractContextManager[ChatServer]:
