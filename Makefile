@@ -12,8 +12,10 @@ STAMP := $(VENV)/.set-up
 # More arguments for pytest, such as PYTEST_ARGS="-k scoring -x".
 PYTEST_ARGS ?=
 WORKERS ?= 2
-# How often `make chaos` kills a run.
-KILLS ?= 50
+# What `make chaos` does: kills of a run, queries to a faulty server, damages of a cache.
+KILLS ?= 200
+QUERIES ?= 10000
+DAMAGES ?= 1000
 # How many cases `make fuzz` tries.
 ANSWERS ?= 100000
 FILES ?= 10000
@@ -52,8 +54,8 @@ test: setup  ## Run the tests, notebooks included
 reproduce: setup  ## Run every mini condition again: figures must be those of results/ (long)
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 $(PY) -m cir_utils reproduce --run 'mini-*'
 
-chaos: setup  ## Kill runs at 50 random moments; they must end as if nothing had happened
-	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 CIR_CHAOS_KILLS=$(KILLS) $(PY) -m pytest tests/test_chaos.py -s $(PYTEST_ARGS)
+chaos: setup  ## Kill runs, fill disks, damage caches, ask faulty servers: results must not change (long)
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 CIR_CHAOS_KILLS=$(KILLS) CIR_SOAK_QUERIES=$(QUERIES) CIR_FAULTS=$(DAMAGES) $(PY) -m pytest tests/test_chaos.py tests/test_faults.py tests/test_soak.py -s $(PYTEST_ARGS)
 
 fuzz: setup  ## Try 100,000 malformed answers and 10,000 damaged files; each is read right or refused in words
 	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 CIR_FUZZ_ANSWERS=$(ANSWERS) CIR_FUZZ_FILES=$(FILES) $(PY) -m pytest tests/test_fuzz.py -s $(PYTEST_ARGS)

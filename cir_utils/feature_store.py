@@ -208,6 +208,8 @@ class _Store:
 
     def _read(self, data: Path, content: Sequence[str], extra_names: tuple[str, ...]) -> tuple[Tensor, Extra]:
         record = json.loads(data.with_suffix(".json").read_text(encoding="utf-8"))
+        if not isinstance(record, dict):
+            raise ValueError("its record is no JSON object")
         for key, expected in (("encoder", self.about), ("content", list(content))):
             if record[key] != expected:
                 raise ValueError(f"its record has another {key}")

@@ -23,7 +23,7 @@ What a reply becomes:
 | 400/422 that names an optional field of ours | the field is left out from then on; the record lists it |
 | 400 by a content filter, ``content_filter``, ``refusal`` | an answer of class refusal |
 | ``finish_reason`` length | an answer of class cut |
-| empty, not JSON, not one choice with a message | tried again (``READ_TRIES``), counted |
+| empty, too large, not JSON, not one choice with a message | tried again (``READ_TRIES``), counted |
 | anything else, or still failing | :class:`cir_utils.mllm.Unanswered`, with the answers already had |
 """
 
@@ -296,8 +296,14 @@ class ServerMLLM:
                 if _filtered(error):
                     return _Reply("", "refusal", 0, 0, [])
                 raise
-            self.usage.retries += raw.retries_taken
+            except Exception as error:
+                if not isinstance(error, _TooLarge) and not isinstance(error.__cause__, _TooLarge):
+                    raise
+                raw = None
             try:
+                if raw is None:
+                    raise _Unreadable(f"a reply of more than {MAX_REPLY_BYTES:,} bytes")
+                self.usage.retries += raw.retries_taken
                 reply = self._read(raw.content)
             except _Unreadable:
                 self.usage.unreadable += 1

@@ -313,6 +313,19 @@ def test_wrong_usage_is_one_line_and_exit_2(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_full_disk_is_one_line_whatever_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "table.csv")
+
+    monkeypatch.setattr("cir_utils.cache.survey", full)
+    assert main(["cache", "ls", "--cache", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("cir: table.csv cannot be written (No space left on device); make room")
+    assert len(said.splitlines()) == 1
+
+
 def test_unknown_benchmarks_are_listed(cir: Run) -> None:
     for command in (["run", "xr"], ["tune"], ["evaluate", "x.json", "--split", "val"]):
         line = refused(cir(*command, "--benchmark", "coco", world=False))

@@ -23,22 +23,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def base(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    found = outcome(Variation(), tmp_path_factory.mktemp("base"), limit=4, root=world, k_prime=6)
-    assert len(found.answers) > 30 and len(found.verdicts) > 30 and len(found.features) > 30
+    found = outcome(Variation(), tmp_path_factory.mktemp("base"), limit=2, root=world, k_prime=4)
+    assert len(found.answers) > 30 and len(found.verdicts) > 10 and len(found.features) > 30
     return found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(VARIATIONS)[1:])
+@pytest.mark.parametrize("name", ["one at a time", "small odd batches, two threads"])
 def test_rankings_and_metrics_are_the_same_bytes(
     world: Path, base: Outcome, tmp_path: Path, name: str
 ) -> None:
-    found = outcome(VARIATIONS[name], tmp_path, limit=4, root=world, k_prime=6)
+    found = outcome(VARIATIONS[name], tmp_path, limit=2, root=world, k_prime=4)
     difference = compare(base, found)
     assert difference.rankings and difference.metrics, difference
     assert (difference.features, difference.answers, difference.decisions) == (0, 0, 0), difference
     assert difference.p_true < 1e-6
-    assert len(json.loads(found.metrics["xr"])["queries"]) == 4
+    assert len(json.loads(found.metrics["xr"])["queries"]) == 2
 
 
 def test_a_feature_is_the_same_bits_in_any_batch(world: Path) -> None:

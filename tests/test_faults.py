@@ -1,7 +1,7 @@
 """Damaged caches, and servers that lie, dawdle and go away: the same rankings as without, or one line that
 says what happened. Processes that are killed, full disks and clocks are in test_chaos.py.
 
-``CIR_FAULTS`` says how many damages are tried (24; ``make chaos`` tries 1,500), ``CIR_CHAOS_SEED`` repeats
+``CIR_FAULTS`` says how many damages are tried (24; ``make chaos`` tries 1,000), ``CIR_CHAOS_SEED`` repeats
 those of an earlier time."""
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def honest(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     with pytest.MonkeyPatch.context() as patch:
         with serve_for(place, tmp_path_factory.mktemp("honest"), patch)("honest") as server:
             run, requests = server.run(), len(server.server.log)
-            assert requests == server.rows() > 100
+            assert requests == server.rows() > 60
     return run, requests
 
 
@@ -280,7 +280,7 @@ def test_a_lying_server_is_asked_again_or_not_believed(
         assert found.record["answers"] == expected.record["answers"]
         assert account["generate_calls"] + account["verify_calls"] == requests == lying.rows()
         believed = order in ("tokens", "bare", "stranger")
-        assert (account["unreadable"] == 0) == (believed or order == "huge")
+        assert (account["unreadable"] == 0) == believed
         assert (len(lying.server.log) == requests) == believed
         assert (account["uncounted"] > 0) == (order in ("tokens", "bare"))
         assert account["prompt_tokens"] == 10 * (requests - account["uncounted"])

@@ -3,7 +3,9 @@
 import multiprocessing
 import os
 import sqlite3
+import time
 
+import numpy as np
 import pytest
 
 from cir_utils.errors import InputError
@@ -143,6 +145,47 @@ def test_damaged_foreign_and_unwritable_files_are_input_errors(tmp_path):
         ResponseCache(newer)
     with pytest.raises(InputError, match="notes.txt.*choose another place"):
         ResponseCache(text / "answers.sqlite")
+
+
+def test_a_file_that_was_emptied_is_said_and_made_anew(tmp_path):
+    path = tmp_path / "answers.sqlite"
+    path.write_bytes(b"")
+    said = []
+    with ResponseCache(path, said.append) as cache:
+        cache.put_verdicts({b"k": StoredVerdict(0.5, 1)})
+    assert said == [f"response cache {path} is an empty file: it is made anew"]
+    with ResponseCache(path, said.append) as cache:
+        assert cache.get_verdicts([b"k"]) == {b"k": StoredVerdict(0.5, 1)}
+    assert len(said) == 1
+
+
+def test_whole_numbers_and_numpy_numbers_come_back_sound(tmp_path):
+    said = []
+    with ResponseCache(tmp_path / "answers.sqlite", said.append) as cache:
+        cache.put_verdicts({b"a": StoredVerdict(1, 3), b"b": StoredVerdict(np.float32(0.5), np.int64(4))})
+        assert cache.get_verdicts([b"a", b"b"]) == {b"a": StoredVerdict(1.0, 3), b"b": StoredVerdict(0.5, 4)}
+    assert said == []
+
+
+def _hold(path, log):
+    with ResponseCache(path) as cache, cache.alone([b"one", b"two"]):
+        with open(log, "a") as stream:
+            stream.write(f"in {os.getpid()}\n")
+            stream.flush()
+            time.sleep(0.05)
+            stream.write(f"out {os.getpid()}\n")
+
+
+def test_one_process_at_a_time_computes_a_block(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    log = tmp_path / "log"
+    workers = [context.Process(target=_hold, args=(tmp_path / "c.sqlite", log)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    lines = log.read_text().split()
+    assert lines[::2] == ["in", "out"] * 3 and lines[1::4] == lines[3::4]
 
 
 def test_image_hashes_follow_the_bytes(tmp_path):

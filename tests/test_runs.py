@@ -236,10 +236,33 @@ def test_a_save_that_fails_leaves_the_old_run(
     monkeypatch.setattr(
         runs.pq.ParquetWriter, "write_table", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full"))
     )
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InputError, match=r"run folder below .* cannot be written \(disk full\); make room"):
         run(bench, "text-only").save(tmp_path / "one")
     assert load_run(tmp_path / "one").record["method"] == "image-only"
     assert os.listdir(tmp_path) == ["one"]
+
+
+def test_what_killed_writers_left_goes_and_an_earlier_run_comes_back(
+    bench: Workbench, tmp_path: Path
+) -> None:
+    """The second time the process was killed between moving the earlier run away and putting the new one in
+    its place. While another process writes, nothing is cleared away."""
+    made = run(bench, "image-only")
+    earlier = made.save(tmp_path / "a")
+    left, old = tmp_path / ".run.x.part", tmp_path / ".run.y.old"
+    left.mkdir()
+    (left / "rankings.parquet").write_bytes(b"half")
+    old.mkdir()
+    earlier.rename(old / "a")
+    with runs._writing(tmp_path):  # the first of two
+        assert (tmp_path / "a" / "run.json").is_file()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+        left.mkdir()
+        made.save(tmp_path / "b")
+        assert left.is_dir()
+    made.save(tmp_path / "b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+    assert load_run(tmp_path / "a").metrics == made.metrics
 
 
 def test_two_runs_of_one_second_get_two_folders(
