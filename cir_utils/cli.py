@@ -219,6 +219,65 @@ def run_command(
         print(runs.describe(run, folder))
 
 
+@app.command("extract")
+def extract_command(
+    benchmark: BenchmarkOption,
+    profile: ProfileOption = "mini",
+    split: SplitOption = None,
+    captions: Annotated[
+        bool, typer.Option("--captions", help="The MLLM's captions too, which X^R reads.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Spread the work over this many Ray workers.", min=1)
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", help="Ray cluster of the workers: auto or HOST:PORT; default: this machine."),
+    ] = None,
+    root: RootOption = None,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    encoder: EncoderOption = None,
+    precision: PrecisionOption = None,
+    preprocessing: PreprocessingOption = None,
+    mllm: MllmOption = None,
+    prompts: PromptsOption = None,
+    temperature: TemperatureOption = None,
+    seed: SeedOption = None,
+    max_tokens: TokensOption = None,
+    gallery: GalleryOption = "original",
+    missing: MissingOption = "stop",
+    as_json: JsonOption = False,
+) -> None:
+    """Compute what runs read of the pictures, features and captions, and keep it in the cache."""
+    if ray is not None and workers is None:
+        raise InputError("--ray names the cluster of Ray workers; say how many with --workers")
+    chosen = load_profile(profile)
+    spec = chosen.benchmark(benchmark)
+    check_split(spec, split)
+    choose(chosen, prompts=prompts, temperature=temperature, seed=seed, max_tokens=max_tokens)
+    with _only_result_on_stdout():
+        from cir_utils import distributed
+        from cir_utils.workbench import open_workbench
+
+        bench = open_workbench(
+            benchmark, profile, split, root=root, device=device, cache_dir=cache, encoder=encoder,
+            precision=precision, preprocessing=preprocessing, mllm=mllm, prompts=prompts,
+            temperature=temperature, seed=seed, max_tokens=max_tokens, gallery=gallery, missing=missing,
+        )  # fmt: skip
+        spread = distributed.Workers(workers, address=ray) if workers is not None else None
+        done = distributed.extract(
+            bench, captions=captions, workers=spread, device=device, say=lambda text: print(text)
+        )
+    if as_json:
+        print(json.dumps(asdict(done)))
+        return
+    print(f"{done.pictures:,} pictures, {done.seconds:.1f} s; cache: {bench.cache_dir}")
+    print(f"features: {done.reused:,} reused, {done.computed:,} computed")
+    if captions:
+        print(f"captions: {done.captions:,}; MLLM calls: {done.known:,} known, {done.asked:,} asked")
+
+
 @app.command("evaluate")
 def evaluate_command(
     file: Annotated[

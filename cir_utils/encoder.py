@@ -162,10 +162,11 @@ class ClipEncoder:
         """``compute(pixels)`` of picture files in batches of ``(n, 3, height, width)``, preprocessed, in the
         encoder's precision and on its device; in the order given.
 
-        While one batch is computed the next is read: at most two batches of pixels are in memory."""
+        While one batch is computed the next is read, by as many threads as torch is set to (eight at most):
+        at most two batches of pixels are in memory."""
         batches = [paths[start : start + batch_size] for start in range(0, len(paths), batch_size)]
         rows = []
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(min(8, torch.get_num_threads())) as pool:
             ahead = [pool.submit(self._pixels, path) for path in batches[0]] if batches else []
             for following in [*batches[1:], []]:
                 pixels = torch.stack([reading.result() for reading in ahead]) if ahead else None

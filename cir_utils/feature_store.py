@@ -73,20 +73,45 @@ def image_features(
     Raises :class:`InputError` for a picture that cannot be read and a cache folder that cannot be written or
     is full (shards that were written stay), and ``ValueError`` where the two lists differ in length.
     """
+    features = torch.empty(len(ids), encoder.width)
+    store = _Store(encoder, Path(cache_dir), say)
+    for part, found in _image_shards(store, encoder, ids, paths, shard_size):
+        features[part] = found
+    store.report("images")
+    return features.to(encoder.device)
+
+
+def store_images(
+    encoder: ClipEncoder,
+    ids: Sequence[ImageId],
+    paths: Sequence[Path],
+    cache_dir: Path | str,
+    *,
+    shard_size: int = IMAGES_PER_SHARD,
+    say: Say = log.info,
+) -> tuple[int, int]:
+    """As :func:`image_features` for a gallery of any size, whose features are not kept in memory: how many
+    pictures were reused and how many computed. ``say`` hears of damaged shards alone."""
+    store = _Store(encoder, Path(cache_dir), say)
+    for _ in _image_shards(store, encoder, ids, paths, shard_size):
+        pass
+    return store.reused, store.computed
+
+
+def _image_shards(
+    store: _Store, encoder: ClipEncoder, ids: Sequence[ImageId], paths: Sequence[Path], size: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """The shards of pictures one by one: which pictures, and their features ``(n, D)`` on the CPU."""
     if len(ids) != len(paths):
         raise ValueError(f"{len(ids)} ids and {len(paths)} paths: one path an id")
     with ThreadPoolExecutor(8) as pool:
         hashes = list(pool.map(_image_hash, paths))
-    store = _Store(encoder, Path(cache_dir), say)
-    features = torch.empty(len(ids), encoder.width)
-    for part in _parts(len(ids), shard_size, "pictures"):
+    for part in _parts(len(ids), size, "pictures"):
 
         def compute(chosen: Sequence[Path] = paths[part]) -> tuple[Tensor, Extra]:
-            return encoder.encode_images(chosen, batch_size=shard_size), {}
+            return encoder.encode_images(chosen, batch_size=size), {}
 
-        features[part], _ = store.shard("image", hashes[part], {"ids": list(ids[part])}, compute)
-    store.report("images")
-    return features.to(encoder.device)
+        yield part, store.shard("image", hashes[part], {"ids": list(ids[part])}, compute)[0]
 
 
 def text_features(

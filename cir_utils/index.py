@@ -573,14 +573,28 @@ def load_index(folder: Path | str, features: Features | None = None, *, mapped: 
     Raises `InputError` for files that are missing, damaged or do not belong together, other features, and
     where FAISS is not installed.
     """
-    faiss, path = _faiss(), Path(folder) / MANIFEST
-    about = _read_manifest(path)
+    path = Path(folder) / MANIFEST
+    about = read_manifest(path)
+    check_file(path, about)
+    index = open_file(path, about, mapped)
+    if features is not None:
+        check_belongs(index, features)
+    return index
+
+
+def check_file(path: Path, about: Manifest) -> None:
+    """`InputError` where the FAISS file beside ``index.json`` (`path`) is not the one that it describes."""
     file = path.parent / about.file.name
     try:
         if file.stat().st_size != about.file.bytes or sha256_file(file) != about.file.sha256:
             raise InputError(f"{file}: not the file that {path} describes; build the index again")
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}); build the index again") from None
+
+
+def open_file(path: Path, about: Manifest, mapped: bool) -> SearchIndex:
+    """The index of a file that `check_file` has read: FAISS trusts what it opens."""
+    faiss, file = _faiss(), path.parent / about.file.name
     # Lists are mapped in one way, plain vectors in another.
     flag = faiss.IO_FLAG_MMAP if about.kind == "ivfpq" else faiss.IO_FLAG_MMAP_IFC
     try:
@@ -598,10 +612,7 @@ def load_index(folder: Path | str, features: Features | None = None, *, mapped: 
         raise InputError(f"{file}: keeps its lists in another file; save the index with save_index")
     parts = [(part.count, part.sha256) for part in about.features]
     ids: list[ImageId] = list(about.ids)
-    index = SearchIndex(about.kind, about.width, ids, parts, about.settings, mapped, handle, set(ids))
-    if features is not None:
-        check_belongs(index, features)
-    return index
+    return SearchIndex(about.kind, about.width, ids, parts, about.settings, mapped, handle, set(ids))
 
 
 def check_belongs(index: SearchIndex, features: Features) -> None:
@@ -639,7 +650,7 @@ class _File(_Checked):
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
-class _Manifest(_Checked):
+class Manifest(_Checked):
     """``index.json``."""
 
     format: Literal["cir-index 1"]
@@ -654,11 +665,11 @@ class _Manifest(_Checked):
     own_sha256: str = ""  # none in what was written by hand
 
 
-def _read_manifest(path: Path) -> _Manifest:
+def read_manifest(path: Path) -> Manifest:
     """Checked content of ``index.json``."""
     content = read_json(path, "index")
     try:
-        about = _Manifest.model_validate(content)
+        about = Manifest.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "content"

@@ -196,24 +196,21 @@ class Workbench:
         if self.whole is not None:
             return self.whole.agents
         with self.stage("loading models"):
-            mllm: MLLM
             cache = ResponseCache(self.cache_dir / ANSWERS, self.caches.append)
-            if self.mllm_spec.startswith(SERVER):
-                mllm = ServerMLLM(self.mllm_spec)
-            elif self.mllm_spec.startswith(REPLAY):
-                mllm = ReplayMLLM(self.mllm_spec, cache.models())
-            else:
-                mllm = LocalMLLM(self.mllm_spec, self.device)
-            return Agents(
-                mllm,
-                cache,
-                self.prompts,
-                self.domain,
-                temperature=self.temperature,
-                seed=self.seed,
-                max_tokens=self.max_tokens,
-                repetition_penalty=self.repetition_penalty,
-            )
+            return self.agents_with(open_mllm(self.mllm_spec, self.device, cache), cache)
+
+    def agents_with(self, mllm: MLLM, cache: ResponseCache) -> Agents:
+        """Agents on ``mllm`` that ask as this workbench's do."""
+        return Agents(
+            mllm,
+            cache,
+            self.prompts,
+            self.domain,
+            temperature=self.temperature,
+            seed=self.seed,
+            max_tokens=self.max_tokens,
+            repetition_penalty=self.repetition_penalty,
+        )
 
     @cached_property
     def gallery_paths(self) -> list[Path]:
@@ -581,6 +578,16 @@ def workbench_of(
         preprocessing=used.preprocessing,
         limit=limit,
     )
+
+
+def open_mllm(spec: str, device: torch.device | str, cache: ResponseCache) -> MLLM:
+    """The MLLM that ``spec`` names: ``server:MODEL``, ``replay:MODEL`` of the answers in ``cache``, or a
+    local one on ``device``."""
+    if spec.startswith(SERVER):
+        return ServerMLLM(spec)
+    if spec.startswith(REPLAY):
+        return ReplayMLLM(spec, cache.models())
+    return LocalMLLM(spec, device)
 
 
 def annotation_hashes(benchmark: Benchmark) -> dict[str, str]:

@@ -4,8 +4,8 @@
     .venv/bin/python data_scripts/make_lock.py --check   # exit 1 when the file would change
 
 To move to newer versions: make a fresh Python 3.11 environment, `pip install -U -e
-".[notebooks,data,server,dev]"`, run the tests, run this. Only what the core, `notebooks`, `data`, `server`
-and `dev` dependencies need is locked; other packages of the environment are left out.
+".[notebooks,data,server,distributed,dev]"`, run the tests, run this. Only what the core, `notebooks`, `data`,
+`server`, `distributed` and `dev` dependencies need is locked; other packages of the environment are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
-EXTRAS = ("notebooks", "data", "server", "dev")
+EXTRAS = ("notebooks", "data", "server", "distributed", "dev")
 #: Packages that exist for CUDA on Linux alone; elsewhere torch does without them.
 CUDA_PREFIXES = ("nvidia-", "cuda-", "triton")
 CUDA_MARKER = 'platform_system == "Linux" and platform_machine == "x86_64"'

@@ -1,5 +1,5 @@
-"""Run all systems on the mini benchmarks; write the tables of README.md, docs/results.md and
-docs/reproduction.md from the records.
+"""Run all systems on the mini benchmarks; write the tables of README.md, docs/results.md,
+docs/reproduction.md and docs/scale.md from the records.
 
     python -m data_scripts.make_readme_tables --run     # run everything, keep the records, write the tables
     python -m data_scripts.make_readme_tables --run --benchmark mini-cirr    # run this one; may be repeated
@@ -9,8 +9,8 @@ docs/reproduction.md from the records.
 
 Records lie in ``results/<benchmark>-<split>/`` (``run.json`` and ``metrics.json`` of every run; rankings and
 traces are left out). The files hold pairs of marks, and what stands between a pair is generated: the methods
-of a benchmark, its ablations and paired tests, the headline metric of several benchmarks, or the reproduction
-matrix (`cir reproduce --report`).
+of a benchmark, its ablations and paired tests, the headline metric of several benchmarks, the reproduction
+matrix (`cir reproduce --report`), or a part of the plan for large galleries (`cir_utils.scale`).
 
     <!-- table: mini-circo-test -->
     <!-- end of table -->
@@ -22,6 +22,9 @@ matrix (`cir reproduce --report`).
     <!-- end of table -->
 
     <!-- reproduction: all -->
+    <!-- end of table -->
+
+    <!-- scale: hours -->
     <!-- end of table -->
 
 The last cell of a table row that begins with a link to a notebook gets its minutes, from
@@ -39,7 +42,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from cir_utils import compare, reproduce
+from cir_utils import compare, reproduce, scale
 from cir_utils.benchmarks import BENCHMARKS
 from cir_utils.errors import InputError
 from cir_utils.experiments import ALL, METHODS, OTHERS, load_experiments, pairs_among, run_experiments
@@ -51,11 +54,12 @@ from cir_utils.workbench import open_workbench
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 README = ROOT / "README.md"
-DOCUMENTS = (README, ROOT / "docs" / "results.md", ROOT / "docs" / "reproduction.md")
+DOCS = ROOT / "docs"
+DOCUMENTS = (README, DOCS / "results.md", DOCS / "reproduction.md", DOCS / "scale.md")
 #: The benchmarks that ``--run`` runs when none is named.
 MINI = tuple(name for name, entry in BENCHMARKS.items() if entry.shipped)
 MARKS = re.compile(
-    r"(<!-- (table|ablations|summary|reproduction): ([a-z0-9 -]+?) -->\n).*?(<!-- end of table -->)",
+    r"(<!-- (table|ablations|summary|reproduction|scale): ([a-z0-9 -]+?) -->\n).*?(<!-- end of table -->)",
     re.DOTALL,
 )
 #: A row of the table of notebooks: all but the last cell, and the notebook's name.
@@ -74,6 +78,8 @@ def filled(text: str, results: Path = RESULTS) -> str:
     }
 
     def part(match: re.Match[str]) -> str:
+        if match[2] == "scale":
+            return f"{match[1]}\n{scale.part(match[3], results, DOCS / 'benchmarks.md')}\n{match[4]}"
         if match[2] == "reproduction":
             return f"{match[1]}\n{reproduce.report(results)}\n{match[4]}"
         groups = [records(name, results) for name in match[3].split()]

@@ -201,7 +201,7 @@ def test_a_changed_record_is_computed_again_and_one_without_a_hash_is_read(encod
     again = text_features(encoder, texts, tmp_path, say=said.append)
     assert counted == [2] and "are damaged (its record was changed)" in said[0]
     assert again.cut == first.cut and torch.equal(again.features, first.features)
-    del record["record_sha256"]
+    del record["own_sha256"]
     path.write_text(json.dumps(record))
     counted.clear()
     assert text_features(encoder, texts, tmp_path).cut == first.cut and counted == []

@@ -125,7 +125,7 @@ def imported(folder):
 @pytest.mark.parametrize(
     "folder, extras",
     [
-        ("cir_utils", ["index", "notebooks", "server"]),
+        ("cir_utils", ["index", "notebooks", "server", "distributed"]),
         ("data_scripts", ["notebooks", "data", "dev"]),
         ("tests", ["notebooks", "data", "dev"]),
     ],
