@@ -23,13 +23,13 @@ KEY = "sk-very-secret-0123456789"
 class ChatServer(ThreadingHTTPServer):
     """``plan``: what to do with the next requests, one word each, then all is well: a status with optional
     Retry-After ``429:0.2``, ``hang`` (until the test ends), ``trickle`` (a byte every 0.05 s), ``empty``,
-    ``html``, ``cut-json``, ``break`` (off), ``huge``, ``gzip``, ``huge-error``, ``long-error``, ``choices:N``,
-    ``length``, ``filter``, ``refusal``, ``policy``, ``bare`` (no usage); and lies: ``tokens`` (counts that can
-    be none), ``nan`` (probabilities that are no numbers), ``bomb`` (a compressed reply of 1 GB), ``half`` (half
-    of a surrogate pair at the end of the text), ``stranger`` (another model's name). ``answer`` gives the text
-    for a prompt (``look``, where set, for a whole body), ``logprobs`` its tokens (None: not offered),
-    ``refuse`` maps a field to the message of a 400. ``log`` holds (time, body) of every request, ``headers``
-    their headers, ``busy`` the most in flight.
+    ``html``, ``cut-json``, ``break`` (off), ``huge``, ``gzip``, ``huge-error``, ``long-error``,
+    ``choices:N``, ``length``, ``filter``, ``refusal``, ``policy``, ``bare`` (no usage); and lies: ``tokens``
+    (counts that can be none), ``nan`` (probabilities that are no numbers), ``bomb`` (a compressed reply of
+    1 GB), ``half`` (half of a surrogate pair at the end of the text), ``stranger`` (another model's name).
+    ``answer`` gives the text for a prompt (``look``, where set, for a whole body), ``logprobs`` its tokens
+    (None: not offered), ``refuse`` maps a field to the message of a 400. ``log`` holds (time, body) of every
+    request, ``headers`` their headers, ``busy`` the most in flight.
     """
 
     daemon_threads = True
