@@ -573,6 +573,7 @@ def load_index(folder: Path | str, features: Features | None = None, *, mapped: 
     Raises `InputError` for files that are missing, damaged or do not belong together, other features, and
     where FAISS is not installed.
     """
+    _faiss()  # before a large file is read for nothing
     path = Path(folder) / MANIFEST
     about = read_manifest(path)
     check_file(path, about)
