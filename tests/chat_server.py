@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gzip
 import json
 import math
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,8 +23,8 @@ class ChatServer(ThreadingHTTPServer):
     Retry-After ``429:0.2``, ``hang`` (until the test ends), ``trickle`` (a byte every 0.05 s), ``empty``,
     ``html``, ``cut-json``, ``break`` (off), ``huge``, ``gzip``, ``huge-error``, ``long-error``,
     ``choices:N``, ``length``, ``filter``, ``refusal``, ``policy``, ``bare`` (no usage); and lies: ``tokens``
-    (counts that can be none), ``nan`` (probabilities that are no numbers), ``bomb`` (a compressed reply of
-    1 GB), ``half`` (half of a surrogate pair at the end of the text), ``stranger`` (another model's name).
+    (counts that can be none), ``nan`` (probabilities that are no numbers), ``half`` (half of a
+    surrogate pair at the end of the text), ``stranger`` (another model's name).
     ``answer`` gives the text for a prompt (``look``, where set, for a whole body), ``logprobs`` its tokens
     (None: not offered), ``refuse`` maps a field to the message of a 400. ``log`` holds (time, body) of every
     request, ``headers`` their headers, ``busy`` the most in flight.
@@ -133,8 +131,6 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b'{"choices": [')
             self.close_connection = True
             return
-        if word == "bomb":
-            return self.reply(200, bomb(), {"Content-Encoding": "gzip"})
         if word == "empty":
             return self.reply(200, b"")
         if word == "html":
@@ -182,14 +178,6 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
-
-
-@functools.cache
-def bomb() -> bytes:
-    """Less than a megabyte that unpacks to 200 MB of spaces."""
-    packer = zlib.compressobj(1, wbits=31)
-    part = b" " * 10_000_000
-    return b"".join([*(packer.compress(part) for _ in range(20)), packer.flush()])
 
 
 def chatting(port: int = 0) -> contextlib.AbstractContextManager[ChatServer]:

@@ -28,7 +28,7 @@ from cir_utils.cli import main
 #: Bad replies in a thousand, by the words of ``chat_server.ChatServer``.
 FAULTS = {
     "429:0.01": 15, "500": 12, "503": 10, "break": 12, "empty": 8, "html": 8, "cut-json": 8, "choices:0": 4,
-    "choices:2": 4, "nan": 4, "tokens": 5, "bare": 5, "stranger": 5, "huge": 1, "bomb": 1, "hang": 0.3,
+    "choices:2": 4, "nan": 4, "tokens": 5, "bare": 5, "stranger": 5, "huge": 1, "hang": 0.3,
     "trickle": 0.3,
 }  # fmt: skip
 #: The server goes after so many requests, and is away for so many seconds.
