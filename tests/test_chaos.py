@@ -240,6 +240,8 @@ def test_a_full_disk_loses_nothing_that_was_written(
     mounted = kind == "a small disk"
     if mounted and mounts.missing():
         pytest.skip(f"no small disk: {mounts.missing()}")
+    if not mounted and not mounts.missing() and KILLS < 50:
+        pytest.skip("a small disk can be had, which is the better test; `make chaos` takes both")
     runs = Runs(undisturbed.world, tmp_path / "grown")
     runs.cache.mkdir()
     runs.out.parent.mkdir()

@@ -33,7 +33,7 @@ from cir_utils.response_cache import ResponseCache  # noqa: E402
 from cir_utils.runs import load_run, run_method  # noqa: E402
 
 QUERIES = int(os.environ.get("CIR_SOAK_QUERIES", "240"))
-BLOCK = 100 if QUERIES >= 1000 else 10
+BLOCK = 100 if QUERIES >= 1000 else 20
 SEED = int(os.environ.get("CIR_CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 #: Resident memory at each later quarter over that after the first, which is the warm-up.
 FLAT = 1.05
