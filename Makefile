@@ -1,7 +1,7 @@
 # Plain pip and one virtual environment. `make help` lists the verbs.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup tutorial lab notebooks data test reproduce chaos fuzz bench lint lock clean
+.PHONY: help setup tutorial lab notebooks check-notebooks data test reproduce chaos fuzz bench lint lock clean
 
 # The first of these that runs and is Python 3.11 or newer; PYTHON=... overrides.
 PYTHON ?= $(shell for p in python3.11 python3 python; do \
@@ -19,7 +19,7 @@ ANSWERS ?= 100000
 FILES ?= 10000
 
 help:  ## This list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## Make .venv with the exact versions of requirements.lock (once)
 
@@ -38,7 +38,10 @@ lab: setup  ## Open the notebooks in JupyterLab
 	@$(PY) -m jupyter lab notebooks
 
 notebooks: setup  ## Execute the committed notebooks in place
-	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 $(PY) -m data_scripts.execute_notebooks
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 $(PY) -m data_scripts.execute_notebooks
+
+check-notebooks: setup  ## Run the committed notebooks again: their values must be those that are kept (long)
+	@HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 $(PY) -m data_scripts.execute_notebooks --check
 
 data: setup  ## Draw the mini benchmarks anew, byte by byte as shipped
 	@$(PY) -m data_scripts.build_data --workers $(WORKERS)

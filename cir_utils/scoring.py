@@ -76,21 +76,26 @@ def check_rows(name: str, features: Tensor, width: int | None = None) -> None:
             f"{name}: {features.shape[1]} values wide where {width} were expected; encode pictures and texts "
             "with the same CLIP model"
         )
-    rows = max(1, BLOCK_ELEMENTS // features.shape[1])
-    # Filled in place: small results kept between the blocks' copies would keep those from being given back.
-    lengths = torch.empty(features.shape[0], dtype=torch.float64, device=features.device)
-    for block, some in zip(features.split(rows), lengths.split(rows), strict=True):
-        torch.linalg.vector_norm(block.double(), dim=1, out=some)
-    off = (lengths - 1).abs()
+    if features.numel() <= BLOCK_ELEMENTS:
+        lengths = torch.linalg.vector_norm(features.double(), dim=1)
+    else:
+        rows = max(1, BLOCK_ELEMENTS // features.shape[1])
+        # Filled in place: small results kept between the blocks' copies would keep those from being given
+        # back.
+        lengths = torch.empty(features.shape[0], dtype=torch.float64, device=features.device)
+        for block, some in zip(features.split(rows), lengths.split(rows), strict=True):
+            torch.linalg.vector_norm(block.double(), dim=1, out=some)
+    off = lengths.sub(1).abs_()
+    if float(off.max()) <= LENGTH_TOLERANCE[features.dtype]:  # NaN is not
+        return
     if not bool(torch.isfinite(lengths).all()):
         row = int((~torch.isfinite(lengths)).nonzero()[0])
         raise InputError(f"{name}: row {row} holds NaN or infinity; encode it again")
-    if float(off.max()) > LENGTH_TOLERANCE[features.dtype]:
-        row = int(off.argmax())
-        raise InputError(
-            f"{name}: row {row} has length {float(lengths[row]):.6g} where unit length was expected; divide "
-            "every row by its length (torch.nn.functional.normalize)"
-        )
+    row = int(off.argmax())
+    raise InputError(
+        f"{name}: row {row} has length {float(lengths[row]):.6g} where unit length was expected; divide "
+        "every row by its length (torch.nn.functional.normalize)"
+    )
 
 
 def check_settings(alpha: float, beta: float) -> None:
@@ -213,9 +218,8 @@ def _tree_sum(terms: Tensor) -> Tensor:
     first until one row is left (of an odd number, the middle one waits). Each column's sum depends on that
     column alone."""
     while terms.shape[0] > 1:
-        rest = terms.shape[0] // 2
-        terms[:rest] += terms[-rest:]
-        terms = terms[:-rest]
+        terms, second = terms.chunk(2)  # of an odd number, the first half is one longer
+        terms.narrow(0, 0, second.shape[0]).add_(second)
     return terms[0]
 
 

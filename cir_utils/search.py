@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -656,47 +656,37 @@ def rrf_topk(C_t: Tensor, C_v: Tensor, gallery: Gallery, k: int, kappa: float = 
     wide = torch.stack([checked_queries(C_t, gallery), checked_queries(C_v, gallery)], dim=1)  # (Q, 2, D)
     count, n = wide.shape[0], gallery.count
     k = min(k, n)
-    device = gallery.device
-    items = torch.empty(count, k, dtype=torch.int64)
-    sums = torch.empty(count, 2, k, dtype=torch.float64)
-    rescored = torch.zeros(count, dtype=torch.int64)
+    items = torch.empty(count, k, dtype=torch.int64, device=gallery.device)
+    sums = torch.empty(count, 2, k, dtype=torch.float64, device=gallery.device)
+    rescored = torch.zeros(count, dtype=torch.int64, device=gallery.device)
     step = max(1, RRF_SCORES // (2 * n))
-    with _full_precision():
+    # One place for the scores of all steps: fresh memory costs as much as sorting what is put there.
+    scores = torch.empty(2 * min(step, count), n, device=gallery.device)
+    rising = torch.empty_like(scores)
+    with _full_precision(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
         for start in range(0, count, step):
-            some = wide[start : start + step]
-            scan = scan_of(some.reshape(-1, gallery.width), gallery.dtype)
-            S, error = _all_scores(scan, gallery)
-            ordered = _sorted_rows(S).view(len(some), 2, n)
-            S, errors = S.view(len(some), 2, n), error.view(-1, 2).cpu().numpy()
-            exact = scan.exact.view(len(some), 2, -1)
+            some = slice(start, min(start + step, count))
+            queries = wide[some].reshape(-1, gallery.width)
+            scan = scan_of(queries, gallery.dtype)
+            S, R = scores[: len(queries)], rising[: len(queries)]
+            error = _all_scores(scan, gallery, S)
+            _sort_rows(S, R, pool)
+            low, ordered = (rows.view(-1, 2, n).cpu().numpy() for rows in (S, R))
+            lists = [_Lists(*row) for row in zip(low, ordered, error.view(-1, 2).cpu().numpy(), strict=True)]
+            rows = [_rrf_row(one, k, kappa) for one in lists]
+            items[some], rescored[some] = _answered(rows, scan.exact, gallery, pool)
 
-            def one(
-                row: int,
-                start: int = start,
-                some: Tensor = some,
-                S: Tensor = S,
-                ordered: Tensor = ordered,
-                errors: np.ndarray = errors,
-                exact: Tensor = exact,
-            ) -> None:
-                low, rising = S[row].cpu().numpy(), ordered[row].cpu().numpy()
-                lists = _Lists(low, rising, errors[row], exact[row], gallery)
-                best = torch.from_numpy(_rrf_row(lists, k, kappa))
-                items[start + row] = best
-                rescored[start + row] = lists.rescored
-                rows = gallery.rows(best.to(device))
+            def summed(row: int) -> None:
+                rows = gallery.rows(items[row])
                 for side in (0, 1):
-                    sums[start + row, side] = _tree_sum((rows * some[row, side]).T)
+                    sums[row, side] = _tree_sum((rows * wide[row, side]).T)
 
-            with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-                list(pool.map(one, range(len(some))))
-    items, sums = items.to(device), sums.to(device)
-    return CoarseTopK(items, sums[:, 0], sums[:, 1], rescored.to(device))
+            list(pool.map(summed, range(some.start, some.stop)))
+    return CoarseTopK(items, sums[:, 0], sums[:, 1], rescored)
 
 
-def _all_scores(scan: Scan, gallery: Gallery) -> tuple[Tensor, Tensor]:
-    """Scores `(Q, N)` float32 of a few queries with the whole gallery, and their error `(Q,)`."""
-    S = torch.empty(scan.rounded.shape[0], gallery.count, device=gallery.device)
+def _all_scores(scan: Scan, gallery: Gallery, S: Tensor) -> Tensor:
+    """Scores of a few queries with the whole gallery, into `S` `(Q, N)` float32, and their error `(Q,)`."""
     residual = norm = 0.0
     step = max(1, CPU_SCORES // gallery.width) if gallery.scan is None else gallery.count
     for start in range(0, gallery.count, step):
@@ -706,31 +696,66 @@ def _all_scores(scan: Scan, gallery: Gallery) -> tuple[Tensor, Tensor]:
             torch.mm(scan.rounded, X.T, out=S)
         else:
             S[:, start : start + step] = scan.rounded @ X.T
-    return S, scan.error(residual, norm)
+    return scan.error(residual, norm)
 
 
-def _sorted_rows(S: Tensor) -> Tensor:
-    """The values of every row of `S` `(Q, N)` float32, rising. On the CPU numpy sorts with vector
-    instructions, twenty times as fast as `torch.sort`."""
+def _sort_rows(S: Tensor, ordered: Tensor, pool: ThreadPoolExecutor) -> None:
+    """The values of every row of `S` `(Q, N)` float32, rising, into `ordered`. On the CPU numpy sorts with
+    vector instructions, twenty times as fast as `torch.sort`."""
     if S.device.type != "cpu":
-        return S.sort(dim=1).values
-    ordered = S.clone()
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        list(pool.map(np.ndarray.sort, ordered.numpy()))  # numpy lets the other threads run
-    return ordered
+        ordered.copy_(S.sort(dim=1).values)
+        return
+
+    def one(row: int) -> None:
+        ordered[row] = S[row]
+        ordered[row].numpy().sort()  # numpy lets the other threads run
+
+    list(pool.map(one, range(S.shape[0])))
 
 
-@dataclass
+#: What a query whose ranking is being found asks for: exact scores of items with its lists 0 and 1; the
+#: answer is the same two arrays of scores, and the result the ranking.
+_Asks = Generator[list[np.ndarray], list[np.ndarray], np.ndarray]
+
+
+def _answered(
+    rows: list[_Asks], queries: Tensor, gallery: Gallery, pool: ThreadPoolExecutor
+) -> tuple[Tensor, Tensor]:
+    """The rankings `(Q, k)` of some queries, and how many exact scores each of them needed `(Q,)`. What all
+    of them ask for in one round is computed together. `queries` `(2Q, D)`: the lists' queries by turns."""
+    best: list[np.ndarray] = [np.empty(0, np.int64)] * len(rows)
+    rescored = torch.zeros(len(rows), dtype=torch.int64, device=gallery.device)
+
+    def go_on(row: int, answer: list[np.ndarray] | None) -> tuple[int, list[np.ndarray]] | None:
+        try:
+            return row, rows[row].send(answer)  # type: ignore[arg-type]  # None starts it
+        except StopIteration as end:
+            best[row] = end.value
+            return None
+
+    asked = [one for one in pool.map(go_on, range(len(rows)), [None] * len(rows)) if one]
+    while asked:
+        which = [2 * row + side for row, _ in asked for side in (0, 1)]
+        wanted = [items for _, both in asked for items in both]
+        sizes = np.array([len(items) for items in wanted])
+        pairs = torch.from_numpy(np.repeat(which, sizes)).to(gallery.device)
+        places = torch.from_numpy(np.concatenate(wanted)).to(gallery.device)
+        exact = exact_pairs(queries, pairs, places, gallery).cpu().numpy()
+        rescored += torch.bincount(pairs // 2, minlength=len(rows))
+        parts = np.split(exact, np.cumsum(sizes)[:-1])
+        answers = [parts[2 * number : 2 * number + 2] for number in range(len(asked))]
+        asked = [one for one in pool.map(go_on, [row for row, _ in asked], answers) if one]
+    return torch.from_numpy(np.stack(best)).to(gallery.device), rescored
+
+
+@dataclass(frozen=True)
 class _Lists:
     """One query's two lists of scores: `low`, `ordered` `(2, N)` float32, the scan's scores and the same
-    sorted, `error` `(2,)`, `queries` `(2, D)` float64."""
+    sorted, `error` `(2,)`."""
 
     low: np.ndarray
     ordered: np.ndarray
     error: np.ndarray
-    queries: Tensor
-    gallery: Gallery
-    rescored: int = 0
 
     def window(self, side: int, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scores below and above which others surely lie below and above those of `items`."""
@@ -743,16 +768,9 @@ class _Lists:
         """How many scores are greater than each of `values`."""
         return self.low.shape[1] - np.searchsorted(self.ordered[side], values, "right")
 
-    def exact(self, side: int, items: np.ndarray) -> np.ndarray:
-        self.rescored += len(items)
-        where = torch.from_numpy(items).to(self.gallery.device)
-        step = max(1, BLOCK_ELEMENTS // self.gallery.width)
-        parts = [_tree_sum((self.gallery.rows(some) * self.queries[side]).T) for some in where.split(step)]
-        return torch.cat(parts).cpu().numpy()
-
-    def exact_ranks(self, side: int, items: np.ndarray, among: np.ndarray | None) -> np.ndarray:
-        """Exact ranks of `items` in one list. `among`: items that hold all that lie in their windows (None:
-        look in the whole gallery)."""
+    def near(self, side: int, items: np.ndarray, among: np.ndarray | None) -> np.ndarray:
+        """The items that lie in the windows of `items` in one list, rising. `among`: items that hold all
+        these, rising (None: look in the whole gallery)."""
         down, up = self.window(side, items)
         values = self.low[side] if among is None else self.low[side, among]
         if len(items) <= 4:
@@ -762,18 +780,22 @@ class _Lists:
         else:  # in some window: more windows begin at or below the value than end below it
             inside = np.searchsorted(np.sort(down), values, "right") > np.searchsorted(np.sort(up), values)
         near = np.flatnonzero(inside)
-        near = near if among is None else among[near]  # rising
-        order = near[np.argsort(-self.exact(side, near), kind="stable")]
+        return near if among is None else among[near]
+
+    def ranks(self, side: int, items: np.ndarray, near: np.ndarray, exact: np.ndarray) -> np.ndarray:
+        """Exact ranks of `items` in one list, from the exact scores of all that are `near` them."""
+        order = np.argsort(-exact, kind="stable")
         place = np.empty(len(near), dtype=np.int64)
-        place[np.searchsorted(near, order)] = np.arange(len(near))
+        place[order] = np.arange(len(near))
         # Of the others, exactly those above the window are before it.
+        up = self.window(side, items)[1]
         sure = np.sort(self.low[side, near])
         others = self.above(side, up) - (len(near) - np.searchsorted(sure, up, "right"))
         return 1 + others + place[np.searchsorted(near, items)]
 
 
-def _rrf_row(lists: _Lists, k: int, kappa: float) -> np.ndarray:
-    """`rrf_topk` for one query: the `k` best items, best first."""
+def _rrf_row(lists: _Lists, k: int, kappa: float) -> _Asks:
+    """`rrf_topk` for one query: the `k` best items, best first, once `_answered` gives what it asks for."""
     n = lists.low.shape[1]
     top = min(n, 2 * k)
     while True:
@@ -808,12 +830,18 @@ def _rrf_row(lists: _Lists, k: int, kappa: float) -> np.ndarray:
         width = 1 / (kappa + first[:, chosen]) - 1 / (kappa + last[:, chosen])
         most = np.zeros(run[-1] + 1)
         np.maximum.at(most, run, width.max(axis=0))
+        unknown = [chosen[(width[side] > 0) & (width[side] >= most[run] / 8)] for side in (0, 1)]
+        near = []
         for side in (0, 1):
-            here = chosen[(width[side] > 0) & (width[side] >= most[run] / 8)]
-            head = lists.window(side, items[here])[0] >= edge[side]
-            for some, among in ((here[head], heads[side]), (here[~head], None)):
-                if len(some):
-                    first[side, some] = last[side, some] = lists.exact_ranks(side, items[some], among)
+            here = items[unknown[side]]
+            head = lists.window(side, here)[0] >= edge[side]
+            groups = (here[head], heads[side]), (here[~head], None)
+            found = [lists.near(side, some, among) for some, among in groups if len(some)]
+            near.append(np.unique(np.concatenate([here[:0], *found])))
+        exact = yield near
+        for side in (0, 1):
+            some = unknown[side]
+            first[side, some] = last[side, some] = lists.ranks(side, items[some], near[side], exact[side])
 
 
 def _fused(ranks: np.ndarray, kappa: float) -> np.ndarray:

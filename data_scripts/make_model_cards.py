@@ -76,7 +76,7 @@ def card(name: str, figures: dict[str, dict[str, float]]) -> str:
     folder = MODELS / name
     weights = next(folder.glob("*.safetensors"))
     stretches = json.loads((folder / "training.json").read_text())
-    shares = [s.get("mix", s).get("fashion", 0) for s in stretches]
+    shares = [s.get("mix", s).get("fashion", 0) for s in stretches]  # 0 for the average of two
     first = next(number for number, share in enumerate(shares, start=1) if share)
     lines = [CARDS[name].format(millions=weights.stat().st_size / 2e6, fashion=first)]
     lines.append(
@@ -85,6 +85,9 @@ def card(name: str, figures: dict[str, dict[str, float]]) -> str:
     )
     for number, (s, share) in enumerate(zip(stretches, shares, strict=True), start=1):
         stage = s.get("stage", "contrastive")
+        if stage == "average":
+            lines.append(f"| {number}: {stage} | the mean of the weights of {' and '.join(s['of'])} |||||")
+            continue
         lines.append(
             f"| {number}: {stage} | {s['seconds']} | {s['steps']} | {s['pictures']} | {share:.0%} "
             f"| {s['learning_rate']} |"

@@ -6,7 +6,8 @@
 `vision` trains the vision tower alone under attention-pooled attribute heads; `full` trains the whole model
 on every agent task, with the heads kept as a help. Both checkpoint every few minutes and resume from `--out`;
 `--from FOLDER` starts from shipped weights with a fresh optimiser and a short warm-up. `--export FOLDER`
-writes the model as it is shipped (bfloat16 safetensors). `torchrun --nproc-per-node 2 -m
+writes the model as it is shipped (bfloat16 safetensors), with `--average FOLDER` the mean of its weights and
+those of an earlier stretch (weight averaging, Izmailov et al. 2018). `torchrun --nproc-per-node 2 -m
 data_scripts.train_mini_vlm ...` spreads a stretch over processes (one thread each is the fastest use of few
 cores); gradients are averaged.
 
@@ -22,7 +23,6 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -503,6 +503,15 @@ def check_equal(model, fast: FastVision, tokenizer) -> None:
     model.model.rope_deltas = None
 
 
+@torch.no_grad()
+def mean_weights(model: nn.Module, checkpoint: Path) -> None:
+    """The weights of `model` become the mean of its own and those of a checkpoint of `save_checkpoint`."""
+    other = load_file(checkpoint)
+    for name, value in model.state_dict().items():
+        if name != "lm_head.weight":  # tied to the embeddings
+            value.lerp_(other[f"model.{name}"].to(value), 0.5)
+
+
 def export(model, tokenizer, folder: Path) -> None:
     """The folder that `AutoModelForImageTextToText` and `AutoProcessor` load, in bfloat16."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -563,14 +572,15 @@ def load_checkpoint(path: Path, model, heads, optimizer=None) -> bool:
     return False
 
 
-#: Rows of a step of the full stage, statements a row, and the number of buckets that rows are sorted into.
+#: Rows of a step of the full stage, statements a row, and the number of buckets that rows are sorted into: as
+#: in the last stretch (training.json beside the weights has every stretch's own).
 MIX = {
-    "pictures": 28,
+    "pictures": 34,
     "pairs": 2,
-    "captions": 8,
-    "questions": 4,
-    "verify_picture": 4,
-    "verify_caption": 3,
+    "captions": 5,
+    "questions": 3,
+    "verify_picture": 3,
+    "verify_caption": 2,
     "buckets": 4,
 }
 
@@ -593,6 +603,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--export", type=Path, help="write the model as it is shipped, and stop if --minutes is 0"
+    )
+    parser.add_argument(
+        "--average", type=Path, help="with --export: --out folder of an earlier stretch to average with"
     )
     parser.add_argument("--fashion", type=float, default=0.5, help="share of fashion among the rows")
     parser.add_argument("--seed", type=int, default=0)
@@ -632,8 +645,12 @@ def main() -> None:
     if args.minutes > 0:
         train(args, model, heads, fast, tokenizer, optimizer, trained, warm)
     if args.export and rank() == 0:
+        history = json.loads((args.out / "history.json").read_text(encoding="utf-8"))
+        if args.average:
+            mean_weights(model, args.average / "checkpoint.safetensors")
+            history.append({"stage": "average", "of": ["the last stretch", "the one before it"]})
         export(model, tokenizer, args.export)
-        shutil.copy(args.out / "history.json", args.export / "training.json")
+        (args.export / "training.json").write_text(json.dumps(history, indent=1) + "\n", encoding="utf-8")
 
 
 def train(args, model, heads, fast, tokenizer, optimizer, trained, warm: bool) -> None:

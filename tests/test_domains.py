@@ -3,10 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from data_scripts import domains, train_mini_vlm
 from data_scripts.domains import COLUMN, DOMAINS, FIELDS, UNKNOWN, domain_of
-from data_scripts.train_mini_vlm import HELD_OUT, attribute_loss, mirror, mirrored, unseen_values
+from data_scripts.train_mini_vlm import (
+    HELD_OUT,
+    attribute_loss,
+    mean_weights,
+    mirror,
+    mirrored,
+    unseen_values,
+)
 from data_scripts.vlm_examples import pair_branches, partner
 
 
@@ -106,6 +114,15 @@ def test_attribute_loss_counts_known_labels_alone_and_leaves_unseen_values_out()
             weights.append(train_mini_vlm.WEIGHTS[i])
     assert loss.item() == pytest.approx(np.average(parts, weights=weights), rel=1e-5)
     assert torch.isnan(hits[COLUMN["fashion/colour"]]) and hits[COLUMN["scenes/kind"]] in (0.0, 1.0)
+
+
+def test_averaged_weights_are_the_mean_of_two_stretches(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    model.load_state_dict({"0.weight": torch.tensor([[1.0, 2, 3], [4, 5, 6]]), "0.bias": torch.zeros(2)})
+    other = {"model.0.weight": torch.full((2, 3), 2.0), "model.0.bias": torch.tensor([1.0, -3])}
+    save_file(other | {"heads.x": torch.zeros(1)}, tmp_path / "checkpoint.safetensors")
+    mean_weights(model, tmp_path / "checkpoint.safetensors")
+    assert model[0].weight.tolist() == [[1.5, 2, 2.5], [3, 3.5, 4]] and model[0].bias.tolist() == [0.5, -1.5]
 
 
 def test_a_mirrored_picture_has_mirrored_labels():

@@ -45,7 +45,53 @@ def test_a_fresh_run_has_no_cache_and_keeps_its_seconds(place: Path, monkeypatch
     assert nbformat.read(place / "00_a.ipynb", as_version=4).cells[1].outputs[0].text == "False 3\n"
     kept = json.loads(execute_notebooks.RECORD.read_text())
     assert kept["07_z"] == {"seconds": 6} and 0 < kept["00_a"]["seconds"] != 5
-    assert kept["00_a"]["machine"]["cores"] >= 1
+    assert kept["00_a"]["cores"] >= 1 and kept["00_a"]["values"] is None
+
+
+#: A last cell as the course's notebooks have one.
+WRITES = """from pathlib import Path
+import json
+Path("work").mkdir(exist_ok=True)
+_ = Path("work/00_a.json").write_text(json.dumps({}))"""
+
+
+def test_values_are_those_of_a_fresh_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(place / "00_a.ipynb", WRITES.format("{'mAP': [0.25, N], 'text': 'a'}"))
+    assert execute_notebooks.main(["--check"]) == 1
+    assert "00_a: no values kept" in capsys.readouterr().out
+    assert execute_notebooks.main(["--fresh"]) == 0
+    before = (place / "00_a.ipynb").read_bytes()
+    assert json.loads(execute_notebooks.RECORD.read_text())["00_a"]["values"] == {
+        "mAP": [0.25, 3],
+        "text": "a",
+    }
+    assert execute_notebooks.main(["--check"]) == 0
+    assert "00_a: compared exactly" in capsys.readouterr().out
+    write(place / "00_a.ipynb", WRITES.format("{'mAP': [0.2501, N], 'text': 'a'}"))
+    changed = (place / "00_a.ipynb").read_bytes()
+    assert execute_notebooks.main(["--check"]) == 1
+    assert "00_a: mAP[0]: 0.2501 where 0.25 is kept" in capsys.readouterr().out
+    assert (place / "00_a.ipynb").read_bytes() == changed != before
+
+
+@pytest.mark.parametrize(
+    ("now", "exactly", "elsewhere"),
+    [
+        ({"a": [0.5, 100], "t": "x"}, 0, 0),
+        ({"a": [0.54, 104], "t": "y"}, 3, 0),
+        ({"a": [0.56, 106], "t": "x"}, 2, 2),
+        ({"a": [0.5], "t": "x"}, 1, 0),
+        ({"a": [0.5, None], "t": "x"}, 1, 1),
+        ({"a": [0.5, float("nan")], "t": "x"}, 1, 1),
+        ({"a": [0.5, 100]}, 1, 0),
+    ],
+)
+def test_numbers_differ_exactly_here_and_within_the_tolerance_elsewhere(
+    now: dict[str, object], exactly: int, elsewhere: int
+) -> None:
+    kept = {"a": [0.5, 100], "t": "x"}
+    assert len(list(execute_notebooks.differences(kept, now, True))) == exactly
+    assert len(list(execute_notebooks.differences(kept, now, False))) == elsewhere
 
 
 def test_one_failure_leaves_all_as_they_were(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

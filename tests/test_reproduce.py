@@ -18,7 +18,16 @@ from cir_utils import reproduce
 from cir_utils.cli import main
 from cir_utils.errors import InputError
 from cir_utils.experiments import METHODS, run_experiments
-from cir_utils.reproduce import Condition, Figure, Kept, conditions, judge, order_agreement, result_rows
+from cir_utils.reproduce import (
+    Condition,
+    Figure,
+    Kept,
+    conditions,
+    judge,
+    order_agreement,
+    platform_differences,
+    result_rows,
+)
 from cir_utils.runs import TABLE_METRICS, Run, load_run
 from cir_utils.workbench import Workbench
 from data_scripts.make_readme_tables import filled
@@ -411,23 +420,28 @@ def test_another_platform_and_other_weights_are_told(results: Path, bench: Workb
     assert "the encoder has other weights than that of the record: make the records anew" in row["remark"]
 
 
-@pytest.mark.slow  # 10 s on one quiet core: a gallery of 1,968 pictures is encoded
+#: They caption or verify pictures of the gallery, which takes minutes; `make reproduce` runs them too.
+LONG = ("imagescope", "ldre", "seize", "weimocir", "xr", "xr-sdr")
+
+
+@pytest.mark.slow  # a minute on one core: 1,968 pictures are encoded, 320 target texts written three times
 def test_shipped_mini_rows_reproduce_to_four_decimals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What ships gives what its records say. New weights or pictures need new records: see the remark."""
+    """What ships gives what its records say; on another platform, within the interval of the figure. New
+    weights or pictures need new records: see the remark."""
     monkeypatch.chdir(tmp_path)
-    chosen = [
-        *reproduce.select(conditions(), "mini-cirr-test/random"),
-        *reproduce.select(conditions(), "mini-cirr-test/text-only"),
-        *reproduce.select(conditions(), "mini-cirr-test/image-text"),
-    ]
+    chosen = [one for one in reproduce.select(conditions(), "mini-cirr-test/*") if one.method not in LONG]
+    assert {"sdr-cir", "cirevl", "pic2word", "fti4cir", "image+text"} <= {one.method for one in chosen}
     kept = reproduce.run_conditions(chosen, device="cpu", cache_dir=tmp_path / "cache")
     rows = result_rows(chosen, kept)
-    assert len(rows) == 3 * 7
-    for row in rows:
+    assert len(rows) == 7 * len(chosen)
+    assert all(one.record is not None for one in chosen)
+    for row, condition in zip(rows, [one for one in chosen for _ in range(7)], strict=True):
         told = f"{row['condition']} {row['metric']}: {row['ours']} for {row['value']}; {row['remark']}"
-        assert row["verdict"] == "OK", told
+        (run,) = [one.run for one in kept if str(one.folder) == row["run"]]
+        here = condition.record is not None and not platform_differences(run, condition.record)
+        assert row["verdict"] in (("OK",) if here else ("OK", "close")), told
 
 
 # --- orders -----------------------------------------------------------------------------------------------
