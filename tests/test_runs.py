@@ -167,6 +167,47 @@ def test_a_folder_holds_the_run_and_reads_back(bench: Workbench, tmp_path: Path)
     assert light.rankings == {} and light.metrics == done.metrics
 
 
+def test_any_changed_byte_of_a_run_folder_is_found(bench: Workbench, tmp_path: Path) -> None:
+    folder = run(bench, "text-only").save(tmp_path / "one")
+    assert load_run(folder, whole=True).rankings
+    for name in ("run.json", "metrics.json", "rankings.parquet", "traces.jsonl"):
+        data = (folder / name).read_bytes()
+        place = len(data) // 2
+        (folder / name).write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(InputError, match=f"{name} is damaged .*; run the method again"):
+            load_run(folder, whole=True)
+        (folder / name).write_bytes(data)
+    (folder / "rankings.parquet").write_bytes(b"")
+    assert load_run(folder).metrics, "what is not read is not asked for"
+
+
+def test_a_record_without_hashes_must_be_one_that_a_run_could_write(bench: Workbench, tmp_path: Path) -> None:
+    folder = run(bench, "text-only").save(tmp_path / "one", whole=False)
+    assert not (folder / "SHA256SUMS").exists()
+    for name, change, message in (
+        ("run.json", {"label": 5}, "run.json: label: Input should be a valid string"),
+        ("run.json", {"cost": {}}, "run.json: cost.mllm_calls: Field required"),
+        (
+            "run.json",
+            {"benchmark": "nothing"},
+            "is of the benchmark 'nothing', which this",
+        ),
+        (
+            "metrics.json",
+            {"metrics": {"mAP@5": 1.5}},
+            "metrics.json: metrics.mAP@5: Input should be",
+        ),
+        ("metrics.json", {"queries": ["0"]}, "metrics.json: content: Value error, lists differ in length"),
+        ("metrics.json", {"per_query": {}}, "metrics and per_query belong together"),
+    ):
+        whole = (folder / name).read_text()
+        (folder / name).write_text(json.dumps(json.loads(whole) | change))
+        with pytest.raises(InputError, match=message):
+            load_run(folder)
+        (folder / name).write_text(whole)
+    assert load_run(folder).metrics
+
+
 def test_rankings_are_written_in_groups_and_small_ones_as_one_table(
     bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from fuzz import within
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -265,6 +266,48 @@ def test_any_imagination_comes_back_through_a_fence(caption, modifications):
     assert strict.kind == "good" and strict.value.modifications == modifications
     fenced = parse_json(f"Here:\n```json\n{json.dumps(value)}\n```", TextImagination)
     assert fenced.value.target_caption == " ".join(caption.split())
+
+
+# --- answers without end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>" * 50_000,
+        "{" * 5_000 + "}" * 5_000,
+        "{a b c}" * 3_000,
+        '{"a":' * 900 + "1" + "}" * 900,
+        '{"target_caption": ' + "x" * 90_000 + "}",
+        "```" + "\n" * 20_000 + "x",
+        '{"' + '"' * 20_000 + "}",
+    ],
+    ids=lambda text: text[:12],
+)
+def test_no_answer_takes_more_than_a_moment(text):
+    """Each of these took minutes, or a time that grew with the square of its length."""
+    with within(10):
+        assert parse_json(text, TextImagination).value is None
+        parse_text(text)
+
+
+def test_an_answer_of_no_end_is_off_format():
+    long = as_json({"target_caption": "a " + "red " * 30_000 + "car", "modifications": []})
+    for parsed in (parse_json(long, TextImagination), parse_text(long)):
+        assert (parsed.kind, parsed.problem) == ("off-format", "more than 100,000 characters")
+
+
+def test_a_fenced_caption_on_one_line_keeps_its_first_word():
+    assert parse_text("```red car```").value == "red car"
+    assert parse_text("```text\nred car\n```").value == "red car"
+
+
+def test_half_a_character_becomes_the_replacement_character():
+    """Servers cut tokens, and with them characters; what is written as UTF-8 later holds whole ones."""
+    parsed = parse_json('{"target_caption": "a \\ud83d dog", "modifications": ["\\udc36"]}', TextImagination)
+    assert parsed.value == TextImagination(target_caption="a \ufffd dog", modifications=["\ufffd"])
+    assert parse_text("a \ud83d dog").value == "a \ufffd dog"
+    assert parse_text("a \ud83d\udc36 dog").value == "a \U0001f436 dog"
 
 
 # --- echoes and refusals of a server ------------------------------------------------------------------------

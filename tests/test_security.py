@@ -9,8 +9,10 @@ import os
 import pickle
 import pkgutil
 import re
+import shutil
 import struct
 import sys
+import tempfile
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from typing import Any
 import nbformat
 import pytest
 from chat_server import KEY, ChatServer, chatting
+from fuzz import as_nobody
 from PIL import Image, ImageFile
 from scripted import ScriptedMLLM
 from small_world import (
@@ -290,6 +293,24 @@ def test_odd_names_and_links_in_a_folder_of_ones_own_are_told(tmp_path: Path) ->
         assert load_image(found.image_path(name)).size == (8, 8)
     with pytest.raises(InputError, match="circle.png is a link that leads to no file"):
         load_image(found.image_path("circle.png"))
+
+
+def test_a_folder_that_cannot_be_read_is_named_not_passed_over() -> None:
+    root = Path(tempfile.mkdtemp(prefix="cir-"))
+    try:
+        root.chmod(0o755)
+        Image.new("RGB", (8, 8)).save(root / "a.png")
+        (root / "shut").mkdir()
+        assert folder_benchmark(root).gallery == ("a.png",)
+        (root / "shut").chmod(0)
+        with as_nobody(), pytest.raises(InputError, match="folder .*shut cannot be read .Permission denied"):
+            folder_benchmark(root)
+        (root / "a.png").chmod(0)
+        with as_nobody(), pytest.raises(InputError, match="a.png cannot be read .Permission denied"):
+            load_image(root / "a.png")
+    finally:
+        (root / "shut").chmod(0o755)
+        shutil.rmtree(root)
 
 
 # --- limits -------------------------------------------------------------------------------------------------
