@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import io
 import json
 import os
@@ -107,9 +108,9 @@ def soak(url: str, world: Path, clip: Path, place: Path, queries: int, block: in
     process held at each quarter."""
     os.environ |= {"CIR_SERVER_URL": url, "CIR_SERVER_TIMEOUT": str(SECONDS), "CIR_SERVER_NAME": "soak"}
     os.environ |= {"NO_PROXY": "127.0.0.1", "CIR_SERVER_KEY": "none"}
-    import openai._base_client
+    client = importlib.import_module("openai._base_client")  # of the server extra
 
-    openai._base_client.INITIAL_RETRY_DELAY = 0.01
+    client.INITIAL_RETRY_DELAY = 0.01
     mllm_server.READ_PAUSE = 0.01
     failed: Counter[str] = Counter()
     quarters = []
