@@ -127,7 +127,6 @@ def outcome(
 ) -> Outcome:
     """The runs of :data:`METHODS` on the first ``limit`` queries of split val, from an empty cache below
     ``place``."""
-    found = Outcome()
     with varied(variation):
         bench = open_workbench(
             benchmark, split="val", root=root, limit=limit, device=variation.device, cache_dir=place / "cache"
@@ -135,10 +134,17 @@ def outcome(
         for method in METHODS:
             changed = {"k_prime": k_prime} if k_prime and method == "xr" else {}
             run = run_method(bench, method, resolve_settings(method, bench.settings, changed))
-            folder = run.save(place / method)
-            found.rankings[method] = (folder / "rankings.parquet").read_bytes()
-            found.metrics[method] = (folder / "metrics.json").read_bytes()
+            run.save(place / method)
         bench.agents.cache.close()
+    return read(place)
+
+
+def read(place: Path) -> Outcome:
+    """What runs have left below ``place``."""
+    found = Outcome()
+    for method in METHODS:
+        found.rankings[method] = (place / method / "rankings.parquet").read_bytes()
+        found.metrics[method] = (place / method / "metrics.json").read_bytes()
     for record in (place / "cache").glob("features/*/*-*.json"):
         rows = load_file(record.with_suffix(".safetensors"))["features"]
         found.features |= zip(json.loads(record.read_text())["content"], rows, strict=True)
@@ -158,7 +164,7 @@ def compare(one: Outcome, other: Outcome) -> Difference:
     apart = len(one.verdicts.keys() ^ other.verdicts.keys())
     keys = one.answers.keys() | other.answers.keys()
     return Difference(
-        features=sum(step > 0 for step in steps),
+        features=int(sum(step > 0 for step in steps)),
         feature=float(max(steps)),
         answers=sum(one.answers.get(key) != other.answers.get(key) for key in keys),
         verdicts=sum(gap > 0 for gap in gaps) + apart,

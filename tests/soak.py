@@ -104,8 +104,8 @@ def write_queries(world: Path, first: int, count: int) -> None:
 
 def soak(url: str, world: Path, clip: Path, place: Path, queries: int, block: int) -> None:
     """A process function: ``queries`` queries in runs of ``block`` each, the methods in turn. Below ``place``
-    the cache, the run folders ``0``, ``1``, ... and ``result.json``: failed attempts by message, and what the
-    process held at each quarter."""
+    the cache, the run folders ``0``, ``1``, ... and ``result.json``: failed attempts by message, what the
+    process held at each quarter, and its memory in KiB after each run."""
     os.environ |= {"CIR_SERVER_URL": url, "CIR_SERVER_TIMEOUT": str(SECONDS), "CIR_SERVER_NAME": "soak"}
     os.environ |= {"NO_PROXY": "127.0.0.1", "CIR_SERVER_KEY": "none"}
     client = importlib.import_module("openai._base_client")  # of the server extra
@@ -113,7 +113,7 @@ def soak(url: str, world: Path, clip: Path, place: Path, queries: int, block: in
     client.INITIAL_RETRY_DELAY = 0.01
     mllm_server.READ_PAUSE = 0.01
     failed: Counter[str] = Counter()
-    quarters = []
+    quarters, kib = [], []
     runs = queries // block
     for number in range(runs):
         write_queries(world, number * block, block)
@@ -135,9 +135,10 @@ def soak(url: str, world: Path, clip: Path, place: Path, queries: int, block: in
                 sys.exit(1)
             failed[text.partition("; ")[0].partition(") ")[2][:60]] += 1
             time.sleep(AWAY)
+        kib.append(held()["kib"])
         if (number + 1) * 4 % runs < 4:
             quarters.append(held() | {"queries": (number + 1) * block})
-    (place / "result.json").write_text(json.dumps({"failed": failed, "quarters": quarters}))
+    (place / "result.json").write_text(json.dumps({"failed": failed, "quarters": quarters, "kib": kib}))
 
 
 def held() -> dict[str, int]:

@@ -86,6 +86,7 @@ def test_a_faulty_server_changes_no_ranking_and_leaks_nothing(tiny_clip: Path, t
         f"{last['files']}, sockets {first['sockets']} -> {last['sockets']}, threads {first['threads']} -> "
         f"{last['threads']}, children {last['children']}"
     )
+    print("  MiB after each run: " + " ".join(f"{value / 1024:.0f}" for value in result["kib"]))
     for text, count in Counter(result["failed"]).most_common():
         print(f"  {count} x {text}")
     assert (lost, wrong, miscounted) == (0, 0, 0)
