@@ -216,9 +216,26 @@ def test_extracted_features_and_captions_serve_runs(
 def test_ctrl_c_ends_everything(tmp_path: Path, tiny_clip: Path) -> None:
     pytest.importorskip("ray", reason="ray is not installed (the extra `distributed`)")
     world = write_world(tmp_path / "world")
+    for turn in range(3):
+        code, out, err, mine = interrupted(world, tiny_clip, tmp_path / str(turn))
+        latest = time.monotonic() + 30
+        while (left := of_session(mine)) and time.monotonic() < latest:
+            time.sleep(0.1)
+        assert mine and not left and not any(folder.exists() for folder in mine)
+        assert "Traceback" not in err
+        if code == 0:  # the work was done before the key was pressed
+            continue
+        assert (code, out, err.splitlines()[-1:]) == (1, "", ["cir: interrupted"]), err
+        return
+    pytest.fail("no turn was interrupted: the work takes too little time")
+
+
+def interrupted(world: Path, tiny_clip: Path, cache: Path) -> tuple[int, str, str, set[Path]]:
+    """`cir extract` with two workers, ended as a terminal does when a worker is there: its code, what it
+    said, and the folders of its cluster."""
     before = set(Path("/tmp").glob("cir-ray-*"))
     command = [sys.executable, "-m", "cir_utils", "extract", "--benchmark", "mini-circo", "--split", "val"]
-    command += ["--root", str(world), "--encoder", f"local-dir:{tiny_clip}", "--cache", str(tmp_path / "c")]
+    command += ["--root", str(world), "--encoder", f"local-dir:{tiny_clip}", "--cache", str(cache)]
     process = subprocess.Popen(
         [*command, "--workers", "2", "--device", "cpu"],
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
@@ -227,15 +244,10 @@ def test_ctrl_c_ends_everything(tmp_path: Path, tiny_clip: Path) -> None:
     while not actors("FeatureWorker", process.pid) and process.poll() is None and time.monotonic() < latest:
         time.sleep(0.02)
     mine = set(Path("/tmp").glob("cir-ray-*")) - before
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out, err.splitlines()[-1]) == (1, "", "cir: interrupted"), err
-    assert "Traceback" not in err
-    assert mine and not any(folder.exists() for folder in mine)
-    latest = time.monotonic() + 30
-    while (left := of_session(mine)) and time.monotonic() < latest:
-        time.sleep(0.1)
-    assert not left
+    return process.returncode, out, err, mine
 
 
 def of_session(folders: set[Path]) -> list[str]:
