@@ -674,14 +674,11 @@ def rrf_topk(C_t: Tensor, C_v: Tensor, gallery: Gallery, k: int, kappa: float = 
             low, ordered = (rows.view(-1, 2, n).cpu().numpy() for rows in (S, R))
             lists = [_Lists(*row) for row in zip(low, ordered, error.view(-1, 2).cpu().numpy(), strict=True)]
             rows = [_rrf_row(one, k, kappa) for one in lists]
-            items[some], rescored[some] = _answered(rows, scan.exact, gallery, pool)
-
-            def summed(row: int) -> None:
-                rows = gallery.rows(items[row])
+            items[some], rescored[some] = _answered(rows, scan.exact, gallery)
+            for row in range(some.start, some.stop):
+                of_best = gallery.rows(items[row])
                 for side in (0, 1):
-                    sums[row, side] = _tree_sum((rows * wide[row, side]).T)
-
-            list(pool.map(summed, range(some.start, some.stop)))
+                    sums[row, side] = _tree_sum((of_best * wide[row, side]).T)
     return CoarseTopK(items, sums[:, 0], sums[:, 1], rescored)
 
 
@@ -706,11 +703,13 @@ def _sort_rows(S: Tensor, ordered: Tensor, pool: ThreadPoolExecutor) -> None:
         ordered.copy_(S.sort(dim=1).values)
         return
 
-    def one(row: int) -> None:
-        ordered[row] = S[row]
-        ordered[row].numpy().sort()  # numpy lets the other threads run
+    values, rising = S.numpy(), ordered.numpy()
 
-    list(pool.map(one, range(S.shape[0])))
+    def one(row: int) -> None:  # numpy lets the other threads run, and starts none of its own
+        rising[row] = values[row]
+        rising[row].sort()
+
+    list(pool.map(one, range(len(values))))
 
 
 #: What a query whose ranking is being found asks for: exact scores of items with its lists 0 and 1; the
@@ -718,9 +717,7 @@ def _sort_rows(S: Tensor, ordered: Tensor, pool: ThreadPoolExecutor) -> None:
 _Asks = Generator[list[np.ndarray], list[np.ndarray], np.ndarray]
 
 
-def _answered(
-    rows: list[_Asks], queries: Tensor, gallery: Gallery, pool: ThreadPoolExecutor
-) -> tuple[Tensor, Tensor]:
+def _answered(rows: list[_Asks], queries: Tensor, gallery: Gallery) -> tuple[Tensor, Tensor]:
     """The rankings `(Q, k)` of some queries, and how many exact scores each of them needed `(Q,)`. What all
     of them ask for in one round is computed together. `queries` `(2Q, D)`: the lists' queries by turns."""
     best: list[np.ndarray] = [np.empty(0, np.int64)] * len(rows)
@@ -733,7 +730,7 @@ def _answered(
             best[row] = end.value
             return None
 
-    asked = [one for one in pool.map(go_on, range(len(rows)), [None] * len(rows)) if one]
+    asked = [one for one in map(go_on, range(len(rows)), [None] * len(rows)) if one]
     while asked:
         which = [2 * row + side for row, _ in asked for side in (0, 1)]
         wanted = [items for _, both in asked for items in both]
@@ -744,7 +741,7 @@ def _answered(
         rescored += torch.bincount(pairs // 2, minlength=len(rows))
         parts = np.split(exact, np.cumsum(sizes)[:-1])
         answers = [parts[2 * number : 2 * number + 2] for number in range(len(asked))]
-        asked = [one for one in pool.map(go_on, [row for row, _ in asked], answers) if one]
+        asked = [one for one in map(go_on, [row for row, _ in asked], answers) if one]
     return torch.from_numpy(np.stack(best)).to(gallery.device), rescored
 
 
