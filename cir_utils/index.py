@@ -7,7 +7,7 @@ inner product serves it directly. Three kinds:
 * ``flat``: all rows, float32 (`IndexFlatIP`). Exact: the same items in the same order as
   `cir_utils.search.debiased_topk`, which is faster on most processors; this one is a file that can be shared;
 * ``hnsw``: all rows and a graph of near neighbours. Approximate, a fraction of a full scan's time;
-* ``ivfpq``: lists around centroids, a byte for every four values. Approximate, a fraction of the features' memory.
+* ``ivfpq``: lists around centroids, a byte for every four values. Approximate, a fraction of the memory.
 
 Composed queries are not of unit length, and need not be: a longer query multiplies all its scores. The rows
 are of unit length, hence `|w - x|^2 = |w|^2 + 1 - 2 w.x`, so for *any* query the largest inner product is the

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +33,7 @@ MIN_QUERY_NORM = 1e-3
 #: How far from 1 the length of a stored feature may be: the rounding of its elements, with room to spare.
 LENGTH_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 BLOCK_ELEMENTS = 1 << 18  # 2 MB of float64: a block stays in a core's cache
+SMALL_ELEMENTS = 1 << 15  # up to here torch adds with one thread, and numpy's calls cost less
 SORT_ELEMENTS = 1 << 22  # 34 rows of CIRCO's gallery: what is needed for a moment is small beside the scores
 
 Normalisation = Literal["minmax", "clamp", "softmax"]
@@ -217,6 +219,13 @@ def _tree_sum(terms: Tensor) -> Tensor:
     """Sums over the first axis of `terms` `(D, rows)`, overwriting them: the second half is added onto the
     first until one row is left (of an odd number, the middle one waits). Each column's sum depends on that
     column alone."""
+    if terms.device.type == "cpu" and terms.numel() <= SMALL_ELEMENTS:
+        rows = terms.numpy()
+        while len(rows) > 1:
+            rest = len(rows) // 2
+            np.add(rows[:rest], rows[-rest:], out=rows[:rest])
+            rows = rows[:-rest]
+        return torch.from_numpy(rows[0])
     while terms.shape[0] > 1:
         terms, second = terms.chunk(2)  # of an odd number, the first half is one longer
         terms.narrow(0, 0, second.shape[0]).add_(second)
