@@ -387,9 +387,11 @@ def _clear_errors(path: Path | None) -> Iterator[None]:
             f"response cache {path}: {error}; check that its folder can be written and has "
             "room (--cache or CIR_CACHE names another), and that no other program holds the file"
         ) from None
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        # SQLite's message about damage quotes it, and what it quotes may be no UTF-8.
+        what = error if isinstance(error, sqlite3.Error) else "its tables cannot be read"
         raise InputError(
-            f"response cache {path} is damaged or no cache ({error}); move it away, a new one is made"
+            f"response cache {path} is damaged or no cache ({what}); move it away, a new one is made"
         ) from None
 
 

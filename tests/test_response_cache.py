@@ -199,3 +199,15 @@ def test_image_hashes_follow_the_bytes(tmp_path):
     assert hashes(picture) != first
     with pytest.raises(InputError, match="b.png cannot be read"):
         hashes(tmp_path / "b.png")
+
+
+def test_a_schema_that_is_no_text_is_one_line(tmp_path):
+    path = tmp_path / "answers.sqlite"
+    with ResponseCache(path) as cache:
+        cache.get_answers([b"k" * 32])
+    data = bytearray(path.read_bytes())
+    place = data.index(b"CREATE TABLE answers")
+    data[place + 8] = 0xFC  # within TABLE: the message of the syntax error quotes it
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="answers.sqlite is damaged or no cache .*; move it away"):
+        ResponseCache(path).get_answers([b"k" * 32])
