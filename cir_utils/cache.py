@@ -570,7 +570,7 @@ def _look(place: Path, stem: str, about: dict[str, Any], whole: bool) -> _Shard:
         lists = ("ids",) if kind == "image" else ("ids", "cut", "tokens", "unknown")
         if any(len(record[name]) != len(listed) for name in lists):
             raise ValueError("its lists differ in length")
-        if record.get("own_sha256") not in (None, own_sha256(record)):
+        if record.get("own_sha256") != own_sha256(record):
             raise ValueError("it was changed since it was written")
         if about and record["encoder"] != about:
             raise ValueError("it is of another encoder")

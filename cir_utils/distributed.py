@@ -218,41 +218,37 @@ def feature_rows(
     return _spread(pool, FeatureWorker, arguments, tasks, "features")
 
 
-class _Worker:
-    """What an actor does: :meth:`do` with each task. Wrong input comes back as a row, for an exception would
-    make Ray print where it came from. Each row says which process ended it, and when."""
-
-    def __init__(self, pool: Mapping[str, Any]) -> None:
-        self.pool = Pool(**pool)
-        torch.set_num_threads(self.pool.threads)
-
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        try:
-            answer = self.do(json.loads(row["task"]))
-        except InputError as error:
-            answer = {"error": str(error)}
-        except OSError as error:
-            reason = f"{error.filename or 'the cache folder'} ({error.strerror})"
-            answer = {
-                "error": f"a Ray worker cannot go on at {reason}; see that there is room, and that all nodes "
-                "have it under this path and may write there"
-            }
-        answer |= {"worker": os.getpid(), "ended": time.time()}
-        return {"answer": json.dumps(answer, ensure_ascii=False)}
-
-    def do(self, task: dict[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError
+def _row(do: Callable[[dict[str, Any]], dict[str, Any]], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row that an actor gives for ``row``: what it does (``do``) with its task. Wrong input comes back as
+    a row, for an exception would make Ray print where it came from. Each row says which process ended it,
+    and when."""
+    try:
+        answer = do(json.loads(row["task"]))
+    except InputError as error:
+        answer = {"error": str(error)}
+    except OSError as error:
+        reason = f"{error.filename or 'the cache folder'} ({error.strerror})"
+        answer = {
+            "error": f"a Ray worker cannot go on at {reason}; see that there is room, and that all nodes "
+            "have it under this path and may write there"
+        }
+    answer |= {"worker": os.getpid(), "ended": time.time()}
+    return {"answer": json.dumps(answer, ensure_ascii=False)}
 
 
-class FeatureWorker(_Worker):
+class FeatureWorker:
     """Encodes shards of pictures with an encoder that it loads for the first."""
 
     def __init__(
         self, spec: str, choices: Mapping[str, str], cache_dir: str, pool: Mapping[str, Any]
     ) -> None:
-        super().__init__(pool)
+        self.pool = Pool(**pool)
+        torch.set_num_threads(self.pool.threads)
         self.spec, self.choices, self.cache_dir = spec, choices, cache_dir
         self.encoder: ClipEncoder | None = None
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return _row(self.do, row)
 
     def do(self, task: dict[str, Any]) -> dict[str, Any]:
         if self.encoder is None:
@@ -318,13 +314,17 @@ class SpreadMLLM:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class AnswerWorker(_Worker):
+class AnswerWorker:
     """Answers batches of requests with an MLLM that it loads for the first one that is not answered yet."""
 
     def __init__(self, spec: str, identifier: str, folder: str, pool: Mapping[str, Any]) -> None:
-        super().__init__(pool)
+        self.pool = Pool(**pool)
+        torch.set_num_threads(self.pool.threads)
         self.spec, self.identifier, self.folder = spec, identifier, Path(folder)
         self.mllm: MLLM | None = None
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return _row(self.do, row)
 
     def do(self, task: dict[str, Any]) -> dict[str, Any]:
         answer = {"name": task["name"], "start": task["start"]}
@@ -566,7 +566,7 @@ def _quiet(ray: ModuleType) -> None:
 
 def _spread(
     pool: Pool,
-    worker: type[_Worker],
+    worker: type[FeatureWorker] | type[AnswerWorker],
     arguments: Mapping[str, Any],
     tasks: Sequence[Mapping[str, Any]],
     what: str,
@@ -589,6 +589,7 @@ def _spread(
         compute=ray.data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=2),
         num_cpus=pool.threads,
         num_gpus=pool.gpus or None,
+        # Deprecated from Ray 2.60 on, which has no other way yet to limit retries (its default is: for ever).
         ray_remote_args_fn=lambda: {"max_task_retries": RETRIES},
     )
     with (

@@ -238,7 +238,7 @@ class _Store:
         for key, expected in (("encoder", self.about), ("content", list(content))):
             if record[key] != expected:
                 raise ValueError(f"its record has another {key}")
-        if record.get("own_sha256") not in (None, own_sha256(record)):  # earlier versions wrote none
+        if record.get("own_sha256") != own_sha256(record):
             raise ValueError("its record was changed")
         if sha256_file(data) != record["sha256"]:
             raise ValueError("its SHA-256 differs from its record")

@@ -663,7 +663,7 @@ class Manifest(_Checked):
     file: _File
     faiss: str
     ids: list[int | str]
-    own_sha256: str = ""  # none in what was written by hand
+    own_sha256: str
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -681,7 +681,7 @@ def read_manifest(path: Path) -> Manifest:
         (len(about.ids) != about.count, f"{len(about.ids)} ids where count is {about.count}"),
         (rows != about.count, f"features of {rows} rows where count is {about.count}"),
         (len(set(about.ids)) < len(about.ids), "an id occurs twice"),
-        (about.own_sha256 not in ("", own_sha256(content)), "it was changed since it was written"),
+        (about.own_sha256 != own_sha256(content), "it was changed since it was written"),
     ):
         if amiss:
             raise InputError(f"index {path}: {what}; build the index again")

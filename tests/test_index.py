@@ -25,6 +25,7 @@ from test_search import STORED, dyadic_gallery, ignore_settings, random_gallery
 
 from cir_utils import index as rooms
 from cir_utils.errors import InputError
+from cir_utils.files import own_sha256
 from cir_utils.index import (
     add_to_index,
     build_index,
@@ -452,7 +453,7 @@ def test_files_that_do_not_belong_together_are_refused(rows, built, tmp_path):
     save_index(built["flat"], tmp_path / "good")
     (file,) = (tmp_path / "good").glob("*.faiss")
     whole = json.loads((tmp_path / "good" / "index.json").read_text())
-    about = {key: value for key, value in whole.items() if key != "own_sha256"}  # as written by hand
+    about = {key: value for key, value in whole.items() if key != "own_sha256"}
     content = file.read_bytes()
 
     def refused(match, about=about, content=content, **changes):
@@ -463,7 +464,8 @@ def test_files_that_do_not_belong_together_are_refused(rows, built, tmp_path):
             (folder / file.name).unlink()
         else:
             (folder / file.name).write_bytes(content)
-        (folder / "index.json").write_text(json.dumps(about | changes))
+        said = about | changes
+        (folder / "index.json").write_text(json.dumps({"own_sha256": own_sha256(said)} | said))
         for mapped in (False, True):
             with pytest.raises(InputError, match=match) as error:
                 load_index(folder, mapped=mapped)
@@ -490,6 +492,7 @@ def test_files_that_do_not_belong_together_are_refused(rows, built, tmp_path):
     refused("settings.efSearch", settings={"efSearch": "many"})
     refused("more: Extra inputs", more=1)
     refused("it was changed since it was written", about=whole, ids=[*about["ids"][:-1], "another"])
+    refused("own_sha256", own_sha256=None)
     wrong = b"no index at all"
     told = {"name": file.name, "bytes": len(wrong), "sha256": hashlib.sha256(wrong).hexdigest()}
     refused("FAISS .* cannot read it", content=wrong, file=told)
@@ -517,7 +520,7 @@ def test_lists_in_another_file_are_refused(built, tmp_path):
     about = json.loads((tmp_path / "index.json").read_text())
     content = file.read_bytes()
     about["file"] |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    del about["own_sha256"]
+    about["own_sha256"] = own_sha256(about)
     (tmp_path / "index.json").write_text(json.dumps(about))
     with pytest.raises(InputError, match="keeps its lists in another file"):
         load_index(tmp_path)
