@@ -411,7 +411,7 @@ class ServerMLLM:
 
     def _clean(self, text: str) -> str:
         """A server's text without the key, should it repeat it; halves of surrogate pairs, which no file can
-        hold, become question marks."""
+        hold, become U+FFFD."""
         key = self.settings.key.get_secret_value()
         text = whole_unicode(text)
         return text.replace(key, "***") if len(key) >= 6 else text
