@@ -1,5 +1,5 @@
-"""The same inputs and settings give the same bytes, at any batch size and number of threads and readers: with
-the shipped models, on a small world."""
+"""The same inputs and settings give the same bytes, at any batch size and number of threads: with the shipped
+models, on a small world."""
 
 from __future__ import annotations
 
